@@ -57,6 +57,8 @@ DEFAULTS: dict[str, Any] = {
     "install_timeout": 3600,
     "state_dir": "/var/lib/gpu-bootstrap",
 }
+# Stands for a variable that nobody set (roles/plan/vars/main/settings.yml).
+UNSET = "__unset__"
 VENDOR_BASES = {
     "nvidia": "https://developer.download.nvidia.com",
     "miniconda": "https://repo.anaconda.com/miniconda",
@@ -131,7 +133,7 @@ def _one_of(what: str, value: object, known: Iterable[str]) -> str:
     names = list(known)
     if value in names:
         return str(value)
-    near = difflib.get_close_matches(str(value), names, n=1)
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     raise ValueError(f"{what} '{value}' is unknown, expected one of: {', '.join(names)}{hint}")
 
@@ -189,7 +191,9 @@ def read_settings(settings: Mapping[str, Any]) -> Json:
     unknown = sorted(set(settings) - set(DEFAULTS))
     if unknown:
         _one_of("setting", unknown[0], DEFAULTS)
-    result = {key: (default if settings.get(key) is None else settings[key]) for key, default in DEFAULTS.items()}
+    result = {
+        key: default if settings.get(key) in (None, UNSET) else settings[key] for key, default in DEFAULTS.items()
+    }
     for key, default in DEFAULTS.items():
         if isinstance(default, bool):
             result[key] = _flag(key, result[key])

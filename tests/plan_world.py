@@ -62,7 +62,13 @@ def probe(**changes: Any) -> dict[str, Any]:
     return {**document, **changes}
 
 
-def container(driver: str = "550.54.15", gpu: str = "NVIDIA GeForce RTX 4090", capability: str = "8.9", count: int = 1, **changes: Any) -> dict[str, Any]:
+def container(
+    driver: str = "550.54.15",
+    gpu: str = "NVIDIA GeForce RTX 4090",
+    capability: str = "8.9",
+    count: int = 1,
+    **changes: Any,
+) -> dict[str, Any]:
     """A rented Debian 12 container whose landlord has this driver and these GPUs."""
     smi = {
         "path": "/usr/bin/nvidia-smi", "rc": 0, "stderr": "", "driver_version": driver,
@@ -88,11 +94,25 @@ def promised(before: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
         header = ".".join(stack["cudnn"].split(".")[:3])
         after["cudnn"] = [{"prefix": paths["cuda"], "header_version": header, "libraries": [], "links_ok": True}]
     if "miniconda" in components:
-        after["conda"] = [{"prefix": paths["conda"], "version": tables["miniconda"][stack["miniconda"]]["conda"], "environments": []}]
-        after["environments"] = [{"prefix": paths["environment"], "python": f"{stack['python']}.9", "packages": {}, "torch_cuda": None, "lock_sha256": None}]
+        after["conda"] = [
+            {"prefix": paths["conda"], "version": tables["miniconda"][stack["miniconda"]]["conda"], "environments": []}
+        ]
+        after["environments"] = [
+            {
+                "prefix": paths["environment"],
+                "python": f"{stack['python']}.9",
+                "packages": {},
+                "torch_cuda": None,
+                "lock_sha256": None,
+            }
+        ]
     if "pytorch_stack" in components:
         lock = tables["locks"][stack["name"]]
-        after["environments"][0].update(packages={**lock["packages"], "torch": f"{stack['torch']}+{'cu'}"}, torch_cuda=stack["torch_cuda"], lock_sha256=lock["sha256"])
+        after["environments"][0].update(
+            packages={**lock["packages"], "torch": f"{stack['torch']}+{'cu'}"},
+            torch_cuda=stack["torch_cuda"],
+            lock_sha256=lock["sha256"],
+        )
     if "shell_environment" in components:
         after["shell_environment"] = dict(components["shell_environment"]["inputs"])
         after["shells"]["marked_blocks"] = ["/etc/environment", "/etc/profile.d/gpu-bootstrap.sh"]

@@ -65,7 +65,16 @@ def test_every_shipped_stack_resolves_on_a_plain_host(stack: str) -> None:
     document = plan(host, {"stack": stack}, data())
     jsonschema.validate(document, SCHEMA)
     assert document["status"] == "apply", plan_text(document)
-    assert document["steps"] == ["nvidia_driver", "prefetch", "miniconda", "cuda_toolkit", "cudnn", "shell_environment", "pytorch_stack", "verify"]
+    assert document["steps"] == [
+        "nvidia_driver",
+        "prefetch",
+        "miniconda",
+        "cuda_toolkit",
+        "cudnn",
+        "shell_environment",
+        "pytorch_stack",
+        "verify",
+    ]
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -109,7 +118,9 @@ def test_a_replaced_torch_is_put_back() -> None:
 
 
 def test_own_stack_starts_from_a_shipped_one() -> None:
-    document = plan(probe(), {"stack": {"base": "cu124", "name": "mine", "packages": {"transformers": "4.51.3"}}}, data())
+    document = plan(
+        probe(), {"stack": {"base": "cu124", "name": "mine", "packages": {"transformers": "4.51.3"}}}, data()
+    )
     assert document["stack"]["name"] == "mine"
     assert document["paths"]["environment"] == "/opt/miniconda3/envs/mine"
 
@@ -119,7 +130,10 @@ def test_own_stack_starts_from_a_shipped_one() -> None:
     [
         ({"stack": "cu142"}, "did you mean 'cu124'|cu12"),
         ({"stack": 12.4}, 'quote it: "12.4"'),
-        ({"stack": {"base": "cu124", "torch": 2.6}}, 'stack.torch is the number 2.6: a version is a string, quote it: "2.6"'),
+        (
+            {"stack": {"base": "cu124", "torch": 2.6}},
+            'stack.torch is the number 2.6: a version is a string, quote it: "2.6"',
+        ),
         ({"stack": {"base": "cu124", "tourch": "2.6.0"}}, "did you mean 'torch'"),
         ({"stack": {"cuda": "12.4.1"}}, "lacks cudnn"),
         ({"stack": {"base": "cu124", "cuda": "12.4.9"}}, "did you mean '12.4"),
@@ -135,7 +149,9 @@ def test_own_stack_starts_from_a_shipped_one() -> None:
         ({"werk_dir": "/data"}, "did you mean 'work_dir'"),
     ],
 )
-def test_a_request_that_makes_no_sense_gets_an_error_that_names_the_next_step(settings: dict[str, Any], words: str) -> None:
+def test_a_request_that_makes_no_sense_gets_an_error_that_names_the_next_step(
+    settings: dict[str, Any], words: str
+) -> None:
     import re
 
     with pytest.raises(ValueError, match="|".join(re.escape(w) for w in words.split("|"))):
@@ -144,8 +160,20 @@ def test_a_request_that_makes_no_sense_gets_an_error_that_names_the_next_step(se
 
 def test_typed_settings_and_the_strings_of_ini_files_give_the_same_plan() -> None:
     """P48."""
-    typed = {"stack": "cu124", "components": ["cuda_toolkit", "cudnn"], "conda_accept_tos": True, "install_timeout": 600, "conda_channels": ["conda-forge"]}
-    texts = {"stack": "cu124", "components": "cuda_toolkit,cudnn", "conda_accept_tos": "true", "install_timeout": "600", "conda_channels": "conda-forge"}
+    typed = {
+        "stack": "cu124",
+        "components": ["cuda_toolkit", "cudnn"],
+        "conda_accept_tos": True,
+        "install_timeout": 600,
+        "conda_channels": ["conda-forge"],
+    }
+    texts = {
+        "stack": "cu124",
+        "components": "cuda_toolkit,cudnn",
+        "conda_accept_tos": "true",
+        "install_timeout": "600",
+        "conda_channels": "conda-forge",
+    }
     assert plan(probe(), typed, data()) == plan(probe(), texts, data())
 
 
@@ -246,7 +274,11 @@ def test_an_unknown_card_is_warned_about_and_the_pin_is_kept() -> None:
 def test_rented_count_and_model_are_compared() -> None:
     document = plan(container(count=7), {"stack": "cu124", "rented_as": {"gpu": "RTX 4090", "count": 8}}, data())
     assert codes(document["warnings"]) == ["GB-RENT-001"]
-    document = plan(container(gpu="NVIDIA GeForce RTX 3090", capability="8.6"), {"stack": "cu124", "rented_as": {"gpu": "RTX 4090"}}, data())
+    document = plan(
+        container(gpu="NVIDIA GeForce RTX 3090", capability="8.6"),
+        {"stack": "cu124", "rented_as": {"gpu": "RTX 4090"}},
+        data(),
+    )
     assert "GB-RENT-002" in codes(document["warnings"])
 
 
@@ -274,7 +306,10 @@ def test_a_processor_without_wheels_is_refused() -> None:
 
 def mounts(**free_gb: float) -> list[dict[str, Any]]:
     named = {"root": "/", "tmp": "/tmp", "data": "/data", "vartmp": "/var/tmp"}
-    return [{"mount": named[k], "fstype": "ext4", "free_bytes": int(v * 10**9), "options": ["rw"]} for k, v in free_gb.items()]
+    return [
+        {"mount": named[k], "fstype": "ext4", "free_bytes": int(v * 10**9), "options": ["rw"]}
+        for k, v in free_gb.items()
+    ]
 
 
 def test_a_small_root_disk_is_refused_with_a_table_and_the_data_disk_is_offered() -> None:
@@ -322,7 +357,10 @@ def test_default_channels_without_accepted_terms_are_refused_before_a_download()
     document = plan(probe(), {"stack": "cu124", "conda_channels": ["defaults"]}, data())
     assert refused(document) == ["GB-CONDA-001"]
     assert "conda_accept_tos" in document["refusals"][0]["wanted"]
-    assert plan(probe(), {"stack": "cu124", "conda_channels": ["defaults"], "conda_accept_tos": True}, data())["status"] == "apply"
+    assert (
+        plan(probe(), {"stack": "cu124", "conda_channels": ["defaults"], "conda_accept_tos": True}, data())["status"]
+        == "apply"
+    )
 
 
 def test_components_are_planned_alone() -> None:
@@ -332,29 +370,44 @@ def test_components_are_planned_alone() -> None:
 
 
 def test_another_toolkit_stays_beside_and_the_link_is_moved() -> None:
-    host = probe(toolkits=[{"prefix": "/usr/local/cuda-12.1", "version": "12.1.1", "nvcc": True}], cuda_link="/usr/local/cuda-12.1")
+    host = probe(
+        toolkits=[{"prefix": "/usr/local/cuda-12.1", "version": "12.1.1", "nvcc": True}],
+        cuda_link="/usr/local/cuda-12.1",
+    )
     document = plan(host, {"stack": "cu124"}, data())
     assert document["components"]["cuda_toolkit"]["action"] == "install"
     assert document["components"]["cuda_toolkit"]["inputs"]["prefix"] == "/usr/local/cuda-12.4"
 
 
 def test_mirrors_come_first_and_the_vendor_last_with_the_same_checksum() -> None:
-    document = plan(probe(), {"stack": "cu124", "mirrors": {"nvidia": ["https://a.example/nv/", "https://b.example"]}}, data())
+    document = plan(
+        probe(), {"stack": "cu124", "mirrors": {"nvidia": ["https://a.example/nv/", "https://b.example"]}}, data()
+    )
     runfile = next(f for f in document["prefetch"]["files"] if f["name"].startswith("cuda_12.4.1"))
-    assert [url.split("/compute")[0] for url in runfile["urls"]] == ["https://a.example/nv", "https://b.example", "https://developer.download.nvidia.com"]
+    assert [url.split("/compute")[0] for url in runfile["urls"]] == [
+        "https://a.example/nv",
+        "https://b.example",
+        "https://developer.download.nvidia.com",
+    ]
     assert runfile["sha256"] == data()["cuda"]["12.4.1"]["files"]["x86_64"]["sha256"]
 
 
 def test_an_artifact_override_replaces_the_pins_of_one_file() -> None:
     name = data()["cuda"]["12.4.1"]["files"]["x86_64"]["file"]
-    document = plan(probe(), {"stack": "cu124", "artifact_overrides": {name: {"sha256": "ab" * 32, "size": 61000000}}}, data())
+    document = plan(
+        probe(), {"stack": "cu124", "artifact_overrides": {name: {"sha256": "ab" * 32, "size": 61000000}}}, data()
+    )
     runfile = next(f for f in document["prefetch"]["files"] if f["name"] == name)
     assert (runfile["sha256"], runfile["size"]) == ("ab" * 32, 61000000)
 
 
 def test_shadowing_libraries_and_stale_variables_are_named() -> None:
     """P08, P27."""
-    shells = {"marked_blocks": [], "ld_library_path_files": ["/etc/environment"], "stale_cuda_home": [{"file": "/etc/environment", "value": "/usr/local/cuda-11"}]}
+    shells = {
+        "marked_blocks": [],
+        "ld_library_path_files": ["/etc/environment"],
+        "stale_cuda_home": [{"file": "/etc/environment", "value": "/usr/local/cuda-11"}],
+    }
     document = plan(probe(shells=shells), {"stack": "cu124"}, data())
     assert {"GB-ENV-001", "GB-ENV-002"} <= set(codes(document["warnings"]))
 
@@ -365,7 +418,9 @@ def test_a_login_without_root_is_refused() -> None:
 
 
 def test_an_unsupported_system_is_refused() -> None:
-    assert "GB-OS-001" in refused(plan(probe(os={"id": "rocky", "version_id": "9", "pretty_name": "Rocky Linux 9"}), {"stack": "cu124"}, data()))
+    assert "GB-OS-001" in refused(
+        plan(probe(os={"id": "rocky", "version_id": "9", "pretty_name": "Rocky Linux 9"}), {"stack": "cu124"}, data())
+    )
 
 
 # --- the function itself ---
