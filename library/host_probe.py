@@ -472,7 +472,9 @@ def parse_mounts(text: str) -> list[dict[str, Any]]:
     for line in text.splitlines():
         cells = [re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), cell) for cell in line.split(" ")]
         if len(cells) >= 4:
-            rows.append({"device": cells[0], "mount": cells[1], "fstype": cells[2], "options": cells[3].split(",")})
+            # Options with a value name layers by the kilobyte, accounts and addresses; only the size is of use.
+            options = [option for option in cells[3].split(",") if "=" not in option or option.startswith("size=")]
+            rows.append({"device": cells[0], "mount": cells[1], "fstype": cells[2], "options": options})
     return rows
 
 
@@ -604,7 +606,7 @@ def read_sudo(host: Host) -> str:
 
 def names_of_pid1(host: Host) -> dict[str, str]:
     """Names of PID 1's variables, and the value of `container` alone; root reads it, others get nothing."""
-    raw = host.raw("/proc/1/environ") or b""
+    raw = host.raw("/proc/1/environ", "signs") or b""
     pairs = [item.decode("utf-8", "replace").partition("=") for item in raw.split(b"\0") if item]
     return {name: value if name == "container" else "" for name, _, value in pairs}
 
@@ -1228,8 +1230,9 @@ def lock_holder(host: Host, path: str, table: str) -> int | None:
         return None
     except OSError:
         with contextlib.suppress(OSError):
-            inode = file.stat().st_ino
-            match = re.search(rf"POSIX\s+\S+\s+WRITE\s+(\d+)\s+\S+:{inode}\s", table)
+            about = file.stat()
+            where = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+            match = re.search(rf"POSIX\s+\S+\s+WRITE\s+(\d+)\s+{where}\s", table)
             return int(match.group(1)) if match else None
     return None
 
