@@ -698,7 +698,7 @@ def test_toolkits_are_found_side_by_side_and_links_counted_once(host: Callable[.
             "/usr/local/cuda-12.4/bin/nvcc": "",
             "/usr/local/cuda-11.8/bin/nvcc": "",
             "/usr/local/cuda-13.0/lib64/libcudart.so": "",
-            "/usr/local/cuda-12": Link("/etc/alternatives/cuda-12"),
+            "/usr/local/cuda-11": Link("cuda-11.8"),
             "/usr/local/cuda": Link("/etc/alternatives/cuda"),
             "/etc/alternatives/cuda": Link("/usr/local/cuda-12.4"),
             "/usr/local/bin/nvcc": Link("../cuda-11.8/bin/nvcc"),
@@ -1006,7 +1006,7 @@ def test_holds_and_half_installed_packages_are_listed(host: Callable[..., hp.Hos
     apt = hp.read_apt(host({"/usr/bin/apt-get": ""}), hp.parse_dpkg_status(output("dpkg-status.txt")))
     assert apt["available"]
     assert apt["holds"] == ["libnvidia-compute-580-server"]
-    assert apt["half_installed"] == ["broken-thing", "nvidia-dkms-580-server-open"]
+    assert apt["half_installed"] == ["broken-thing", "nvidia-dkms-580-server-open", "to-be-reinstalled"]
 
 
 @pytest.mark.parametrize(
