@@ -35,14 +35,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a Markdown table; None shows as a dash."""
     lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
     for row in rows:
-        cells = ["–" if cell is None or cell == "" else str(cell).replace("|", "\\|") for cell in row]
+        cells = ["-" if cell is None or cell == "" else str(cell).replace("|", "\\|") for cell in row]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def gigabytes(count: int | None) -> str:
     """Show a number of bytes in GB (10^9), a dash for none."""
-    return "–" if count is None else f"{count / 1e9:.1f} GB"
+    return "-" if count is None else f"{count / 1e9:.1f} GB"
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -200,7 +200,7 @@ def span(least: str | None, most: str | None) -> str:
     """Show a range of versions whose ends may be unknown."""
     if least and most:
         return f"{least} to {most}"
-    return f"from {least}" if least else f"to {most}" if most else "–"
+    return f"from {least}" if least else f"to {most}" if most else "-"
 
 
 def render(data: Mapping[str, Any]) -> str:
