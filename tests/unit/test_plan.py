@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 
 import jsonschema
 import pytest
-from plan_world import ROOT, container, data, probe, promised, saved
 
 from plan import cuda_tag, mount_of, plan, plan_text, read_settings, runs_on, version_tuple
+from plan_world import ROOT, container, data, probe, promised, saved
 
 SCHEMA = json.loads((ROOT / "docs/plan.schema.json").read_text(encoding="utf-8"))
 STACKS = list(data()["stacks"])
@@ -152,8 +153,6 @@ def test_own_stack_starts_from_a_shipped_one() -> None:
 def test_a_request_that_makes_no_sense_gets_an_error_that_names_the_next_step(
     settings: dict[str, Any], words: str
 ) -> None:
-    import re
-
     with pytest.raises(ValueError, match="|".join(re.escape(w) for w in words.split("|"))):
         plan(probe(), settings, data())
 
@@ -444,8 +443,6 @@ def test_plan_is_deterministic_valid_and_leaves_its_inputs_alone(name: str, stac
 
 
 def test_every_code_that_the_plan_uses_is_in_the_table_and_the_other_way_round() -> None:
-    import re
-
     used = set(re.findall(r'"(GB-[A-Z]+-\d+)"', (ROOT / "filter_plugins/plan.py").read_text(encoding="utf-8")))
     assert used == set(data()["rules"])
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+import plan as plan_filter
+
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir())
 # Variables that an inventory sets without a prefix; their defaults are in the spec alone (see roles/plan/defaults).
@@ -77,8 +79,6 @@ def test_no_task_activates_a_conda_environment() -> None:
 
 
 def test_plan_settings_have_one_truth() -> None:
-    import plan as plan_filter
-
     options = load(ROOT / "roles/plan/meta/argument_specs.yml")["argument_specs"]["main"]["options"]
     spec = {name: option["default"] for name, option in options.items() if not name.startswith("plan_")}
     names = load(ROOT / "roles/plan/vars/main/settings.yml")["__plan_setting_names"]

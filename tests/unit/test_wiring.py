@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from plan_world import ROOT, data, probe
 
 from plan import COMPONENTS, STEP_ORDER, plan
+from plan_world import ROOT, data, probe
 
 WIRING = ROOT / "playbooks/stages/components"
 

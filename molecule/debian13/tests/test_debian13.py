@@ -14,5 +14,7 @@ def test_auto_took_the_newest_toolkit_and_it_compiles_on_this_glibc(host) -> Non
 
 
 def test_torch_is_built_for_the_stacks_cuda(host) -> None:
-    out = host.check_output(f"{ENVIRONMENT}/bin/python -c 'import torch, deepspeed, transformers, peft; print(torch.version.cuda)'")
+    out = host.check_output(
+        f"{ENVIRONMENT}/bin/python -c 'import torch, deepspeed, transformers, peft; print(torch.version.cuda)'"
+    )
     assert out.splitlines()[-1] == "13.2"
