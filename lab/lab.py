@@ -18,6 +18,7 @@ from gpulab.base import Home, LabError, say
 from gpulab.engine import Engine
 from gpulab.hosts import STANDARD, Hosts, Spec, default_user
 from gpulab.images import RECIPES, Images
+from gpulab.mirror import CUDA13, TORCH_INDEX, Mirror, port
 
 
 def images(args: argparse.Namespace, home: Home) -> None:
@@ -28,12 +29,23 @@ def images(args: argparse.Namespace, home: Home) -> None:
 
 def up(args: argparse.Namespace, home: Home) -> None:
     """Start the standard hosts and write the inventory."""
-    hosts = Hosts(home, Engine(home))
+    engine = Engine(home)
+    mirrors, overrides = Mirror(home, engine).ensure(args.extras)
+    hosts = Hosts(home, engine)
     for spec in STANDARD:
         hosts.ensure(spec, replace=args.replace)
-    directory = inventory.write(home, {}, {})
+    directory = inventory.write(home, mirrors, overrides)
     say("the lab is up")
     print(directory)
+
+
+def mirror(args: argparse.Namespace, home: Home) -> None:
+    """Build the artefacts and start the mirror."""
+    mirrors, overrides = Mirror(home, Engine(home)).ensure(args.extras)
+    inventory.write(home, mirrors, overrides)
+    say("the mirror is up")
+    for kind, url in mirrors.items():
+        print(f"{kind:<10} {url}")
 
 
 def host(args: argparse.Namespace, home: Home) -> None:
@@ -43,7 +55,7 @@ def host(args: argparse.Namespace, home: Home) -> None:
     spec = Spec(
         name=args.name,
         image=args.image,
-        port=args.port or (known.port if known else hosts.free_port()),
+        port=args.port or (known.port if known else 0),
         user=args.user or default_user(args.image),
         data=args.data,
         mounts=tuple(args.mount),
@@ -71,7 +83,8 @@ def status(_args: argparse.Namespace, home: Home) -> None:
     print(f"state   {home.root}")
     print(f"engine  {engine.name}" + (f" with CONTAINERS_CONF={engine.conf}" if engine.conf else ""))
     if state.mirror_id:
-        print(f"mirror  {engine.container(state.mirror_id).get('status', 'gone')}")
+        found = engine.container(state.mirror_id).get("status", "gone")
+        print(f"mirror  {found} at http://127.0.0.1:{port()}" + "".join(f" +{extra}" for extra in state.mirror_extras))
     for row in sorted(state.hosts.values(), key=lambda item: item.port):
         found = engine.container(row.id).get("status", "gone")
         print(f"host    {row.name:<24} {found:<9} {row.image:<18} ssh -p {row.port} {row.user}@127.0.0.1")
@@ -101,7 +114,12 @@ def parser() -> argparse.ArgumentParser:
         "up", help="build what is missing, start mirror, lab-vm and lab-container, write the inventory"
     )
     sub.add_argument("--replace", action="store_true", help="start both hosts anew")
+    extras(sub)
     sub.set_defaults(call=up)
+
+    sub = commands.add_parser("mirror", help="build the artefacts that are missing and start the mirror")
+    extras(sub)
+    sub.set_defaults(call=mirror)
 
     sub = commands.add_parser("host", help="start one more host and register it for ssh")
     sub.add_argument("name", metavar="NAME")
@@ -129,6 +147,26 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("status", help="show what runs").set_defaults(call=status)
     commands.add_parser("inventory", help="print the path of the generated inventory").set_defaults(call=where)
     return top
+
+
+def extras(sub: argparse.ArgumentParser) -> None:
+    """Add the options for artefacts that are built only on request."""
+    sub.add_argument(
+        "--with-torch-index",
+        dest="extras",
+        action="append_const",
+        const=TORCH_INDEX,
+        default=[],
+        help="also the real torch 2.6.0 family as whl/cu124 (0.8 GB download)",
+    )
+    sub.add_argument(
+        "--with-cuda13",
+        dest="extras",
+        action="append_const",
+        const=CUDA13,
+        default=[],
+        help="also CUDA 13.2.1 and cuDNN 9.26 for a Debian 13 host (0.8 GB download)",
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import os
 import re
@@ -177,6 +178,10 @@ class Hosts:
     def _start(self, spec: Spec) -> str:
         Images(self.home, self.engine).ensure([spec.image])
         self.ensure_network()
+        with self.home.lock("start", timeout=300):  # two of us must not choose the same free port
+            return self._run(dataclasses.replace(spec, port=spec.port or self._free_port()))
+
+    def _run(self, spec: Spec) -> str:
         if not port_is_free(spec.port):
             raise LabError(f"port {spec.port} on 127.0.0.1 is taken; give {spec.name} another with --port")
         say(f"starting {spec.name} ({spec.image}, ssh on 127.0.0.1:{spec.port})")
@@ -224,7 +229,7 @@ class Hosts:
         done = self.engine.exec(identifier, "systemctl", "is-system-running", check=False)
         return done.stdout.strip() in ("running", "degraded")
 
-    def free_port(self) -> int:
+    def _free_port(self) -> int:
         """Return a loopback port that neither a registered host nor another program uses."""
         taken = {host.port for host in lab_state.load(self.home).hosts.values()}
         for port in range(22210, 22300):
@@ -260,6 +265,7 @@ class Hosts:
             say(f"removed network {known.network}" if done.returncode == 0 else f"kept network: {done.stderr.strip()}")
         with lab_state.update(self.home) as state:
             state.mirror_id = state.mirror_spec = ""
+            state.mirror_extras = []
             state.network = state.network_id = state.subnet = ""
 
     @staticmethod

@@ -59,7 +59,7 @@ class Images:
         with self.home.lock("images", timeout=1800):
             for name in names:
                 recipe = RECIPES[name]
-                base, base_key = self._ensure_base(recipe.release, rebuild=rebuild)
+                base, base_key = self.ensure_base(recipe.release, rebuild=rebuild)
                 sources = [
                     IMAGES_DIR / f"{recipe.containerfile}.Containerfile",
                     *(IMAGES_DIR / x for x in recipe.extra),
@@ -100,7 +100,7 @@ class Images:
                 flags += ["--build-arg", f"{variable}={value}"]
             self.engine.call("build", *flags, "--tag", tagged, "--tag", reference(name), context, timeout=900)
 
-    def _ensure_base(self, release: str, *, rebuild: bool) -> tuple[str, str]:
+    def ensure_base(self, release: str, *, rebuild: bool = False) -> tuple[str, str]:
         """Return reference and key of the base image of a release."""
         lines = handon.debian_lines(self.sources, release)
         given = os.environ.get(f"LAB_BASE_IMAGE_{release.upper()}", "")

@@ -37,6 +37,7 @@ class State:
     subnet: str = ""
     mirror_id: str = ""
     mirror_spec: str = ""
+    mirror_extras: list[str] = field(default_factory=list)
     hosts: dict[str, Host] = field(default_factory=dict)
 
 
