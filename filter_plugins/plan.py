@@ -924,7 +924,7 @@ class _Planner:
             "wanted": f"torch {stack['torch']} (CUDA {stack['torch_cuda']}) and {len(pins)} pinned packages",
             "why": "is there" if whole else f"differs: {', '.join(wrong[:5])}{' …' if len(wrong) > 5 else ''}" if wrong and environment else "is missing" if not environment else "other lock or CUDA build",
             "inputs": {
-                "environment": paths["environment"], "lock_file": stack["lock"], "torch": stack["torch"], "cuda": stack["torch_cuda"], "packages": dict(stack.get("packages") or {}),
+                "environment": paths["environment"], "lock_file": self._lock_path(), "torch": stack["torch"], "cuda": stack["torch_cuda"], "packages": dict(stack.get("packages") or {}),
                 "index_url": index[0] if index else "", "torch_index_url": "" if stack["torch_index"] == "default" else f"{torch_base}/{cuda_tag(stack)}",
                 "cache_dir": paths["uv_cache"], "tmp_dir": paths["tmp"], "uv_prefix": paths["uv"], "uv_version": uv_version, "uv_hashes": list(self.data["uv"][uv_version]["sha256"]),
                 "cuda_home": paths["cuda_link"] or paths["cuda"], "proxy": self.settings["proxy"], "timeout": self.settings["install_timeout"],
@@ -944,7 +944,7 @@ class _Planner:
                 "torch_index_url": chosen["torch_index_url"], "uv_prefix": chosen["uv_prefix"], "uv_version": chosen["uv_version"], "uv_hashes": chosen["uv_hashes"],
             }  # fmt: skip
         return {
-            "files": self.files, "wheels": wheels, "lock_file": self.stack["lock"] if wheels else "", "state_dir": f"{self.paths['state']}/prefetch",
+            "files": self.files, "wheels": wheels, "lock_file": self._lock_path() if wheels else "", "state_dir": f"{self.paths['state']}/prefetch",
             "tmp_dir": self.paths["tmp"], "proxy": self.settings["proxy"],
         }  # fmt: skip
 
@@ -973,6 +973,11 @@ class _Planner:
             and sorted(receipt.get("gpu_uuids") or []) == uuids
             and sorted(receipt.get("components") or []) == sorted(components)
         )
+
+    def _lock_path(self) -> str:
+        """Path on the controller: a name is a shipped lock, anything with a slash the user's own file."""
+        lock = str(self.stack["lock"])
+        return lock if "/" in lock else posixpath.normpath(f"{self.data['lock_dir']}/{lock}")
 
     def _environment(self) -> Json | None:
         return next(

@@ -21,7 +21,10 @@ def _tables() -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for path in VARS.glob("*.yml"):
         merged.update(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    return {name: merged[f"plan_{name}"] for name in TABLES}
+    return {
+        **{name: merged[f"plan_{name}"] for name in TABLES},
+        "lock_dir": "/checkout/roles/pytorch_stack/files/locks",
+    }
 
 
 def data() -> dict[str, Any]:
