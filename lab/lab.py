@@ -125,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("name", metavar="NAME")
     sub.add_argument("--image", required=True, choices=list(RECIPES))
     sub.add_argument(
-        "--port", type=int, default=0, help="loopback port of its sshd (default: a free one from 22210 on)"
+        "--port", type=int, default=0, help="loopback port of its sshd (default: a free one from 22400 on)"
     )
     sub.add_argument(
         "--inner-port", type=int, default=22, help="port that its sshd listens on inside (images without init)"

@@ -28,9 +28,16 @@ class Engine:
     """Calls podman or docker with the environment that works on this machine."""
 
     def __init__(self, home: Home, env: Mapping[str, str] = os.environ) -> None:
-        """Choose the engine: `LAB_ENGINE`, else podman, else docker."""
+        """Choose the engine: `LAB_ENGINE`, else the one this lab runs on, else podman, else docker."""
         self.home = home
         wanted = env.get("LAB_ENGINE", "")
+        known = lab_state.load(home)
+        busy = known.engine if known.hosts or known.mirror_id or known.network_id else ""
+        if wanted and busy and wanted != busy:
+            raise LabError(
+                f"found LAB_ENGINE={wanted}, but this lab runs on {busy}; `LAB_ENGINE={busy} lab.py down` first"
+            )
+        wanted = wanted or busy
         found = wanted or next((name for name in ("podman", "docker") if shutil.which(name)), "")
         if found not in ("podman", "docker") or not shutil.which(found):
             raise LabError(
@@ -38,7 +45,6 @@ class Engine:
                 "on Debian: apt-get install podman runc iptables"
             )
         self.name = found
-        known = lab_state.load(home)
         self.conf = known.containers_conf if known.engine == found else None
 
     @property
@@ -87,6 +93,7 @@ class Engine:
         """See to it that a plain `run` of `image` works; change podman's settings only when it does not."""
         if self.name == "docker":
             self.call("run", "--rm", "--entrypoint", "/bin/true", image)
+            self._remember("docker")
             return
         nofile = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         boot = Path("/proc/sys/kernel/random/boot_id")
@@ -113,5 +120,8 @@ class Engine:
             say(
                 f"plain `podman run` fails here ({first.stderr.strip().splitlines()[-1][:90]}): using CONTAINERS_CONF={path}"
             )
+        self._remember(probe)
+
+    def _remember(self, probe: str) -> None:
         with lab_state.update(self.home) as state:
             state.engine, state.containers_conf, state.engine_probe = self.name, self.conf, probe

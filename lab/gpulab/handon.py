@@ -196,7 +196,7 @@ def host_files(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     if pip:
         files["etc/pip.conf"] = "[global]\n" + "".join(f"{key} = {value}\n" for key, value in sorted(pip.items()))
     index = uv_index(env) or pip.get("index-url", "")
-    files["etc/uv/uv.toml"] = "native-tls = true\n" + (f'index-url = "{index}"\n' if index else "")
+    files["etc/uv/uv.toml"] = "system-certs = true\n" + (f'index-url = "{index}"\n' if index else "")
     proxies = {
         name: env[name]
         for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")

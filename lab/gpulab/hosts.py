@@ -232,10 +232,10 @@ class Hosts:
     def _free_port(self) -> int:
         """Return a loopback port that neither a registered host nor another program uses."""
         taken = {host.port for host in lab_state.load(self.home).hosts.values()}
-        for port in range(22210, 22300):
+        for port in range(22400, 22500):
             if port not in taken and port_is_free(port):
                 return port
-        raise LabError("no free port between 22210 and 22299 on 127.0.0.1; give one with --port")
+        raise LabError("no free port between 22400 and 22499 on 127.0.0.1; give one with --port")
 
     def remove(self, names: list[str]) -> None:
         """Remove hosts that this lab made, with their data volumes; absence is fine."""

@@ -15,6 +15,7 @@ from gpulab.engine import Engine
 
 PREFIX = "localhost/gpu-bootstrap-lab"
 MAX_AGE_DAYS = 14  # package lists inside an older image name packages that the mirror has dropped
+KEPT = 2  # builds of one image that stay, newest first: another checkout may use the older one
 IMAGES_DIR = LAB_DIR / "images"
 
 
@@ -59,7 +60,7 @@ class Images:
         with self.home.lock("images", timeout=1800):
             for name in names:
                 recipe = RECIPES[name]
-                base, base_key = self.ensure_base(recipe.release, rebuild=rebuild)
+                base, base_key = self._ensure_base(recipe.release, rebuild=rebuild)
                 sources = [
                     IMAGES_DIR / f"{recipe.containerfile}.Containerfile",
                     *(IMAGES_DIR / x for x in recipe.extra),
@@ -99,9 +100,14 @@ class Images:
             for variable, value in arguments.items():
                 flags += ["--build-arg", f"{variable}={value}"]
             self.engine.call("build", *flags, "--tag", tagged, "--tag", reference(name), context, timeout=900)
+        self._prune(name)
 
-    def ensure_base(self, release: str, *, rebuild: bool = False) -> tuple[str, str]:
-        """Return reference and key of the base image of a release."""
+    def ensure_base(self, release: str) -> tuple[str, str]:
+        """Return reference and key of the base image of a release, building it when it is missing."""
+        with self.home.lock("images", timeout=1800):
+            return self._ensure_base(release)
+
+    def _ensure_base(self, release: str, *, rebuild: bool = False) -> tuple[str, str]:
         lines = handon.debian_lines(self.sources, release)
         given = os.environ.get(f"LAB_BASE_IMAGE_{release.upper()}", "")
         name = BASE_NAMES[release]
@@ -120,6 +126,11 @@ class Images:
     def _bootstrap(self, release: str, lines: list[str], key: str) -> str:
         """Make a Debian root file system with mmdebstrap and import it."""
         name = f"{PREFIX}/rootfs-{release}:{key}"
+        if not shutil.which("mmdebstrap"):
+            raise LabError(
+                "mmdebstrap is not installed; install it, or name a Debian image of a registry that you reach: "
+                f"LAB_BASE_IMAGE_{release.upper()}=…"
+            )
         say(f"making a Debian {release} root file system with mmdebstrap (about half a minute)")
         with tempfile.TemporaryDirectory(prefix="lab-rootfs-") as scratch:
             tarball = Path(scratch) / "rootfs.tar"
@@ -139,7 +150,14 @@ class Images:
                 timeout=900,
             )
             self.engine.call("import", tarball, name, timeout=300)
+        self._prune(f"rootfs-{release}")
         return name
+
+    def _prune(self, name: str) -> None:
+        """Drop old builds of an image; one that a container uses stays."""
+        listed = self.engine.call("images", "--format", "{{.Tag}}", f"{PREFIX}/{name}", check=False).stdout.split()
+        for tag in [tag for tag in listed if tag not in ("latest", "<none>")][KEPT:]:
+            self.engine.call("rmi", f"{PREFIX}/{name}:{tag}", check=False)
 
     def _fresh(self, tagged: str) -> bool:
         """Tell whether the image is there and its package lists are young enough."""

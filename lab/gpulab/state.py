@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from gpulab.base import Home, write_text
 
@@ -29,7 +30,7 @@ class Host:
 class State:
     """Everything that `down` may remove, by id, and the probed engine settings."""
 
-    engine: str = "podman"
+    engine: str = ""
     containers_conf: str | None = None
     engine_probe: str = ""
     network: str = ""
@@ -47,8 +48,14 @@ def load(home: Home) -> State:
     if not path.exists():
         return State()
     raw = json.loads(path.read_text())
-    hosts = {name: Host(**row) for name, row in raw.pop("hosts", {}).items()}
-    return State(**raw, hosts=hosts)
+    hosts = {name: Host(**_known(Host, row)) for name, row in raw.pop("hosts", {}).items()}
+    return State(**_known(State, raw), hosts=hosts)
+
+
+def _known(kind: type[Host] | type[State], row: dict[str, Any]) -> dict[str, Any]:
+    """Keep the fields that this version knows: another checkout may have written more."""
+    names = {item.name for item in fields(kind)}
+    return {key: value for key, value in row.items() if key in names}
 
 
 def save(home: Home, state: State) -> None:
