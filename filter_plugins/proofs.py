@@ -529,7 +529,9 @@ def cuda(facts: Facts) -> Outcome:
         )
     state = facts.maybe("driver")
     nodes, modules = state.get("device_nodes") or [], state.get("modules") or {}
-    if facts.host_kind != "wsl" and state and ("/dev/nvidia-uvm" not in nodes or not modules.get("nvidia_uvm")):
+    # Only where the driver is active: without it everything is missing, and its own proof says so.
+    active = (state.get("smi") or {}).get("rc") == 0
+    if active and facts.host_kind != "wsl" and ("/dev/nvidia-uvm" not in nodes or not modules.get("nvidia_uvm")):
         missing = [
             text
             for text, here in (
@@ -732,11 +734,14 @@ def cudnn_mapped(facts: Facts) -> Outcome:
     if data.get("cudnn_error"):
         return _failed("GB-CUDNN-105", wanted, _last_line(data["cudnn_error"]))
     paths = [str(path) for path in (data.get("libraries") or {}).get("libcudnn") or []]
+    parts = [f"{check} {status}" for check, status in (data.get("cudnn_parts") or {}).items() if status != 0]
     inside = [str(place).rstrip("/") + "/" for place in [data.get("prefix"), *(data.get("own_cudnn") or [])] if place]
     outside = [path for path in paths if not any(path.startswith(place) for place in inside)]
     if outside:
         files = ", ".join(facts.maybe("shells").get("ld_library_path_files") or []) or "set in no file that is known"
         return _failed("GB-CUDNN-103", wanted, _short(outside), files=files)
+    if parts:
+        return _failed("GB-CUDNN-105", wanted, f"parts of cuDNN don't fit together: {_short(parts)}")
     if not paths or data.get("cudnn") is None:
         return Outcome(UNKNOWN, wanted, "torch mapped no libcudnn", "GB-VER-101")
     if data["cudnn"] != cudnn_number(version):

@@ -9,6 +9,7 @@ is done in a child with a time limit of its own, so that the others still leave 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import importlib.metadata
 import json
@@ -187,6 +188,7 @@ def torch(_request: Json) -> Json:
             except Exception as error:
                 data["init_error"] = f"{type(error).__name__}: {error}"[:600]
         data["warnings"] = [str(one.message)[:600] for one in caught][:5]
+    data["cudnn_parts"] = _load_cudnn_parts()
     data["libraries"] = mapped_libraries()
     data["own_cudnn"] = sorted({*own_places("nvidia/cudnn/lib/libcudnn*"), *own_places("torch/lib/libcudnn*")})
     data["prefix"] = str(Path(sys.prefix).resolve())
@@ -207,6 +209,24 @@ def _cudnn(module: Any) -> Json:
         return {"cudnn": module.backends.cudnn.version(), "cudnn_error": None}
     except Exception as error:
         return {"cudnn": None, "cudnn_error": f"{type(error).__name__}: {error}"[:600]}
+
+
+def _load_cudnn_parts() -> dict[str, int]:
+    """Let torch's cuDNN load its parts, which it otherwise does at the first convolution; status 0 is success.
+
+    Since cuDNN 9 libcudnn.so is a shell around them, and LD_LIBRARY_PATH is searched for them first.
+    """
+    shell = next(
+        (path for path in mapped_libraries().get("libcudnn", []) if Path(path).name.startswith("libcudnn.so")), None
+    )
+    if not shell:
+        return {}
+    try:
+        library = ctypes.CDLL(shell)
+    except OSError:
+        return {}
+    checks = [f"cudnn{part}VersionCheck" for part in ("Graph", "Ops", "Cnn", "Adv")]
+    return {check: int(getattr(library, check)()) for check in checks if hasattr(library, check)}
 
 
 def mapped_libraries() -> dict[str, list[str]]:
