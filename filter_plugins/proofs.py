@@ -390,6 +390,13 @@ def _last_line(text: object) -> str:
     return lines[-1][:300] if lines else ""
 
 
+def _error_line(text: object) -> str:
+    """Return the line that names the error: a compiler's first one says more than its last."""
+    lines = [line.strip() for line in str(text or "").splitlines()]
+    named = [line for line in lines if re.search(r"error|fatal|not found|No such file|cannot", line, re.IGNORECASE)]
+    return named[0][:300] if named else _last_line(text)
+
+
 def _numbers(version: object) -> tuple[int, ...]:
     match = re.match(r"\d+(?:\.\d+)*", str(version or ""))
     return tuple(int(part) for part in match.group().split(".")) if match else ()
@@ -604,13 +611,13 @@ def cuda_toolkit(facts: Facts) -> Outcome:
         return _failed(
             "GB-NVCC-103",
             wanted,
-            "no answer" if compiled.get("timed_out") else _last_line(compiled.get("said")) or "no message",
+            "no answer" if compiled.get("timed_out") else _error_line(compiled.get("said")) or "no message",
         )
     if run.get("rc") != 0 or (run.get("output") or {}).get("host_sum") != HOST_SUM:
         return _failed(
             "GB-NVCC-104",
             wanted,
-            _last_line(run.get("said")) or f"exit code {run.get('rc')}, output {run.get('output')}",
+            _error_line(run.get("said")) or f"exit code {run.get('rc')}, output {run.get('output')}",
         )
     return _passed(wanted, f"nvcc {data.get('build') or release}")
 
