@@ -11,7 +11,8 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from gpulab.images import BASE_NAMES, Images, reference
 from gpulab.store import Artefact, Stored, ensure
 
 SOURCES = LAB_DIR / "standins" / "conda"
-PYTHON = "3.11.2"  # what Debian 12 has
+PYTHON_VERSION = "3.11.2"  # what Debian 12 has
 BUILD = "0_standin"
-PIP = "pip==25.3"
+PIP_VERSION = "25.3"
 RATTLER = "py-rattler==0.28.0"
-PACKAGE = f"python-{PYTHON}-{BUILD}.tar.bz2"
+SITE = "lib/python3.11/site-packages"
 CHANNEL = "/conda/conda-forge"
 DEFAULT = "Miniconda3-py311_26.5.3-1-Linux-x86_64.sh"
 
@@ -48,78 +49,115 @@ def conda_version(file: str) -> tuple[str, str]:
     return match[2], match[1]
 
 
-def index_record() -> dict[str, Any]:
-    """The package's entry in repodata.json, but for its checksums."""
-    return {
-        "name": "python",
-        "version": PYTHON,
-        "build": BUILD,
-        "build_number": 0,
-        "depends": [],
-        "arch": "x86_64",
-        "platform": "linux",
-        "subdir": "linux-64",
-        "license": "PSF-2.0",
-        "timestamp": selfextract.EPOCH * 1000,
-    }
+@dataclass(frozen=True)
+class Package:
+    """A conda package of the lab's channel."""
+
+    name: str
+    version: str
+    depends: tuple[str, ...]
+    license: str
+
+    @property
+    def file(self) -> str:
+        """Name of the package file."""
+        return f"{self.name}-{self.version}-{BUILD}.tar.bz2"
+
+    def record(self) -> dict[str, Any]:
+        """The entry in repodata.json, but for the checksums."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "build": BUILD,
+            "build_number": 0,
+            "depends": list(self.depends),
+            "arch": "x86_64",
+            "platform": "linux",
+            "subdir": "linux-64",
+            "license": self.license,
+            "timestamp": selfextract.EPOCH * 1000,
+        }
 
 
-def package_artefact(engine: Engine, images: Images) -> Artefact:
-    """Describe the conda package of Python."""
-    return Artefact(
-        url_path=f"{CHANNEL}/linux-64/{PACKAGE}",
-        key=cache_key(SOURCES / "build-python.sh", PYTHON, PIP, Path(__file__)),
-        build=lambda target: _build_package(engine, images, target),
-    )
+PYTHON = Package("python", PYTHON_VERSION, ("pip",), "PSF-2.0")  # as conda: whoever asks for Python gets pip
+PIP = Package("pip", PIP_VERSION, ("python >=3.9",), "MIT")
+
+
+def package_artefacts(engine: Engine, images: Images) -> list[Artefact]:
+    """Describe the packages of the channel: Python and pip."""
+    sources = [SOURCES / "build-python.sh", Path(__file__), Path(selfextract.__file__)]
+    return [
+        Artefact(
+            url_path=f"{CHANNEL}/linux-64/{PYTHON.file}",
+            key=cache_key(*sources),
+            build=lambda target: _build_python(engine, images, target),
+        ),
+        Artefact(url_path=f"{CHANNEL}/linux-64/{PIP.file}", key=cache_key(*sources), build=_build_pip),
+    ]
 
 
 def installer_artefact(home: Home, engine: Engine, images: Images, file: str = DEFAULT) -> Artefact:
     """Describe the installer; it carries the package, so that it needs no network."""
     version, release = conda_version(file)
-    package = package_artefact(engine, images)
+    packages = package_artefacts(engine, images)
     sources = [SOURCES / name for name in ("header.sh", "conda_cli.py", "conda.sh", "activate", "deactivate")]
-    build: Callable[[Path], None] = functools.partial(_build_installer, home, package, version, release)
+    build: Callable[[Path], None] = functools.partial(_build_installer, home, packages, version, release)
     return Artefact(
         url_path=f"/miniconda/{file}",
-        key=cache_key(package.key, RATTLER, file, Path(selfextract.__file__), *sources),
+        key=cache_key([package.key for package in packages], RATTLER, file, *sources),
         build=build,
     )
 
 
-def repodata(package: Stored) -> dict[str, str]:
+def repodata(packages: Iterable[Stored]) -> dict[str, str]:
     """Render the channel's two repodata.json, by path below the channel."""
-    record = index_record() | {
-        "size": package.size,
-        "sha256": package.sha256,
-        "md5": hashlib.md5(package.path.read_bytes(), usedforsecurity=False).hexdigest(),
+    known = {package.file: package for package in (PYTHON, PIP)}
+    records = {
+        row.path.name: known[row.path.name].record()
+        | {
+            "size": row.size,
+            "sha256": row.sha256,
+            "md5": hashlib.md5(row.path.read_bytes(), usedforsecurity=False).hexdigest(),
+        }
+        for row in packages
     }
-    full = {"info": {"subdir": "linux-64"}, "packages": {PACKAGE: record}, "packages.conda": {}, "repodata_version": 1}
+    full = {"info": {"subdir": "linux-64"}, "packages": records, "packages.conda": {}, "repodata_version": 1}
     empty = {"info": {"subdir": "noarch"}, "packages": {}, "packages.conda": {}, "repodata_version": 1}
     return {"linux-64/repodata.json": json.dumps(full), "noarch/repodata.json": json.dumps(empty)}
 
 
-def _build_package(engine: Engine, images: Images, target: Path) -> None:
+def _build_python(engine: Engine, images: Images, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="lab-python-", dir=target.parent) as scratch:
-        work = Path(scratch)
         images.ensure_base("bookworm")
         script = (SOURCES / "build-python.sh").read_text()
-        fetch.in_container(engine, reference(BASE_NAMES["bookworm"]), script, work, timeout=600)
-        tree = work / "python"
-        pip = fetch.wheels([PIP], work / "wheels")["pip"]
-        shutil.unpack_archive(pip, tree / "lib/python3.11/site-packages", "zip")
+        fetch.in_container(engine, reference(BASE_NAMES["bookworm"]), script, Path(scratch), timeout=600)
+        _pack(PYTHON, Path(scratch) / "python", target)
+
+
+def _build_pip(target: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="lab-pip-", dir=target.parent) as scratch:
+        tree = Path(scratch) / "tree"
+        wheel = fetch.wheels([f"pip=={PIP_VERSION}"], Path(scratch) / "wheels")["pip"]
+        shutil.unpack_archive(wheel, tree / SITE, "zip")
+        (tree / "bin").mkdir()
         for name in ("pip", "pip3", "pip3.11"):
             (tree / "bin" / name).write_text(PIP_SCRIPT)
             (tree / "bin" / name).chmod(0o755)
-        _write_info(tree)
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            for path in sorted(tree.rglob("*")):
-                if path.is_file() or path.is_symlink():
-                    tar.add(path, arcname=str(path.relative_to(tree)), recursive=False, filter=selfextract.plain)
-        target.write_bytes(bz2.compress(archive.getvalue(), 1))
+        _pack(PIP, tree, target)
 
 
-def _write_info(tree: Path) -> None:
+def _pack(package: Package, tree: Path, target: Path) -> None:
+    """Write a conda package, the same bytes every time."""
+    _write_info(package, tree)
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for path in sorted(tree.rglob("*")):
+            if path.is_file() or path.is_symlink():
+                tar.add(path, arcname=str(path.relative_to(tree)), recursive=False, filter=selfextract.plain)
+    target.write_bytes(bz2.compress(archive.getvalue(), 1))
+
+
+def _write_info(package: Package, tree: Path) -> None:
     """Write info/ as a conda package has it."""
     rows = []
     for path in sorted(tree.rglob("*")):
@@ -136,21 +174,22 @@ def _write_info(tree: Path) -> None:
         )
     info = tree / "info"
     info.mkdir()
-    (info / "index.json").write_text(json.dumps(index_record()))
+    (info / "index.json").write_text(json.dumps(package.record()))
     (info / "paths.json").write_text(json.dumps({"paths": rows, "paths_version": 1}))
     (info / "files").write_text("".join(f"{row['_path']}\n" for row in rows))
 
 
-def _build_installer(home: Home, package: Artefact, version: str, release: str, target: Path) -> None:
-    stored = ensure(home, package)
+def _build_installer(home: Home, packages: list[Artefact], version: str, release: str, target: Path) -> None:
+    stored = [ensure(home, package) for package in packages]
     with tempfile.TemporaryDirectory(prefix="lab-conda-", dir=target.parent) as scratch:
         work = Path(scratch)
         tree = work / "tree"
         tree.mkdir()
-        shutil.unpack_archive(stored.path, tree, "bztar")
-        shutil.rmtree(tree / "info")
+        for row in stored:
+            shutil.unpack_archive(row.path, tree, "bztar")
+            shutil.rmtree(tree / "info")
         rattler = fetch.wheels([RATTLER], work / "wheels")["py-rattler"]
-        shutil.unpack_archive(rattler, tree / "lib/python3.11/site-packages", "zip")
+        shutil.unpack_archive(rattler, tree / SITE, "zip")
         places = {
             "conda_cli.py": "bin/conda",
             "activate": "bin/activate",
@@ -166,11 +205,13 @@ def _build_installer(home: Home, package: Artefact, version: str, release: str, 
         for path, text in repodata(stored).items():
             (channel / path).parent.mkdir(parents=True, exist_ok=True)
             (channel / path).write_text(text)
-        shutil.copy2(stored.path, channel / "linux-64" / PACKAGE)
+        for row in stored:
+            shutil.copy2(row.path, channel / "linux-64" / row.path.name)
         meta = tree / "conda-meta"
         meta.mkdir()
         (meta / "history").write_text("==> gpu-bootstrap lab stand-in <==\n")
-        for name, number, build in (("conda", version, "py311_standin"), ("python", PYTHON, BUILD)):
+        installed = [(package.name, package.version, BUILD) for package in (PYTHON, PIP)]
+        for name, number, build in [("conda", version, "py311_standin"), *installed]:
             record = {
                 "name": name,
                 "version": number,
@@ -183,4 +224,6 @@ def _build_installer(home: Home, package: Artefact, version: str, release: str, 
         (tree / "STAND-IN.txt").write_text(
             f"gpu-bootstrap lab: this is not Miniconda3 {release}, it stands in for it in tests.\n"
         )
-        selfextract.build((SOURCES / "header.sh").read_text(), tree, target, {"VERSION": release, "PYTHON": PYTHON})
+        selfextract.build(
+            (SOURCES / "header.sh").read_text(), tree, target, {"VERSION": release, "PYTHON": PYTHON_VERSION}
+        )

@@ -107,7 +107,7 @@ class Mirror:
         found = [
             cuda.artefact("12.4.1", self.engine, images),
             cudnn.artefact("9.1.0.70"),
-            conda.package_artefact(self.engine, images),
+            *conda.package_artefacts(self.engine, images),
             conda.installer_artefact(self.home, self.engine, images),
             *(tiny_artefact(tiny) for tiny in wheels.tiny_set()),
         ]
@@ -133,10 +133,9 @@ class Mirror:
                 place.hardlink_to(row.path)
             except OSError:
                 shutil.copy2(row.path, place)
-        for row in stored:
-            if row.url_path.startswith(conda.CHANNEL):
-                for name, text in conda.repodata(row).items():
-                    write_text(tree / conda.CHANNEL.lstrip("/") / name, text)
+        channel = [row for row in stored if row.url_path.startswith(conda.CHANNEL)]
+        for name, text in conda.repodata(channel).items():
+            write_text(tree / conda.CHANNEL.lstrip("/") / name, text)
         hashes = {row.path.name: row.sha256 for row in stored}
         for index in [*(tree / "whl-tiny").iterdir(), *(tree / "whl").glob("*")]:
             wheels.write_index(index, hashes)
