@@ -738,8 +738,6 @@ def cudnn_mapped(facts: Facts) -> Outcome:
     version = str(facts.expect("cudnn"))
     wanted = f"cuDNN {'.'.join(map(str, _numbers(version)[:3]))} out of the environment"
     data = facts.data("torch")
-    if data.get("cudnn_error"):
-        return _failed("GB-CUDNN-105", wanted, _last_line(data["cudnn_error"]))
     paths = [str(path) for path in (data.get("libraries") or {}).get("libcudnn") or []]
     parts = [f"{check} {status}" for check, status in (data.get("cudnn_parts") or {}).items() if status != 0]
     inside = [str(place).rstrip("/") + "/" for place in [data.get("prefix"), *(data.get("own_cudnn") or [])] if place]
@@ -747,6 +745,8 @@ def cudnn_mapped(facts: Facts) -> Outcome:
     if outside:
         files = ", ".join(facts.maybe("shells").get("ld_library_path_files") or []) or "set in no file that is known"
         return _failed("GB-CUDNN-103", wanted, _short(outside), files=files)
+    if data.get("cudnn_error"):
+        return _failed("GB-CUDNN-105", wanted, _last_line(data["cudnn_error"]))
     if parts:
         return _failed("GB-CUDNN-105", wanted, f"parts of cuDNN don't fit together: {_short(parts)}")
     if not paths or data.get("cudnn") is None:

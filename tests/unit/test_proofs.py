@@ -338,6 +338,7 @@ def test_cudnn_numbers(version: str, number: int) -> None:
         (["sm_90a"], "9.1", False),
         (["sm_100"], "10.3", True),
         ([], "8.0", False),
+        (["ptx", "sm_80"], "8.0", True),
     ],
 )
 def test_which_code_runs_on_which_card(listed: list[str], card: str, runs: bool) -> None:
