@@ -49,9 +49,18 @@ def report_inputs(hosts: Iterable[str], hostvars: Mapping[str, Mapping[str, Any]
     return inputs
 
 
+def failure_text(result: Mapping[str, Any]) -> str:
+    """Return one readable message of a failed task: its sentence, and the end of what a program said."""
+    parts = [str(result.get("msg") or "failed without a message")]
+    said = str(result.get("stderr") or result.get("stdout") or "").strip()
+    if said and said not in parts[0] and result.get("rc") not in (None, 0):
+        parts.append(said[-800:])
+    return str(redact(": ".join(parts)))
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"plan_files": plan_files, "report_inputs": report_inputs}
+        return {"plan_files": plan_files, "report_inputs": report_inputs, "failure_text": failure_text}

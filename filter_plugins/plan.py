@@ -779,7 +779,8 @@ class _Planner:
             "inputs": {
                 "version": version, "installer": file.get("dest", ""), "sha256": file.get("sha256", ""), "prefix": prefix, "channels": channels,
                 "channel_alias": (_urls(self.settings["mirrors"].get("conda")) or [""])[0], "accept_tos": self.settings["conda_accept_tos"],
-                "environment": self.paths["environment_name"], "python": python, "tmp_dir": self.paths["tmp"], "timeout": self.settings["install_timeout"], **self._user("user", "user_home"),
+                "environment": self.paths["environment_name"], "python": python, "tmp_dir": self.paths["tmp"], "proxy": self.settings["proxy"],
+                "timeout": self.settings["install_timeout"], **self._user("user", "user_home"),
             },
         }  # fmt: skip
 

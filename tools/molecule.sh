@@ -6,7 +6,6 @@ export ANSIBLE_FORCE_COLOR="${ANSIBLE_FORCE_COLOR:-0}" PY_COLORS="${PY_COLORS:-0
 mkdir -p build/reports/molecule build/logs
 # Images and mirror once, with progress; the scenarios only start hosts.
 python lab/lab.py mirror || exit 1
-eval "$(python lab/lab.py environment)"
 summary="" failed=0
 for scenario in "$@"; do
   echo "==> molecule test -s $scenario"

@@ -58,9 +58,9 @@ make_venv() {
 make_lab() {
   engine=${LAB_ENGINE:-}
   [ -n "$engine" ] || { command -v podman >/dev/null && engine=podman; } || { docker info >/dev/null 2>&1 && engine=docker; } || engine=podman
-  packages=$(missing_commands mmdebstrap:mmdebstrap makeself:makeself xz:xz-utils curl:curl ssh-keygen:openssh-client)
+  packages=$(missing_commands mmdebstrap:mmdebstrap xz:xz-utils zstd:zstd curl:curl ssh-keygen:openssh-client)
   # podman's helpers are only recommended by its package: networks, DNS, and the runtime for hybrid control groups.
-  [ "$engine" = docker ] || packages="$packages$(missing_commands podman:podman runc:runc crun:crun slirp4netns:slirp4netns newuidmap:uidmap)"
+  [ "$engine" = docker ] || packages="$packages$(missing_commands podman:podman runc:runc crun:crun slirp4netns:slirp4netns newuidmap:uidmap iptables:iptables)"
   [ "$engine" = docker ] || [ -x /usr/lib/podman/netavark ] || [ -x /usr/libexec/podman/netavark ] || packages="$packages netavark aardvark-dns"
   # shellcheck disable=SC2086
   [ -z "$(echo $packages)" ] || install_packages "the lab's containers" $packages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet import plan_files, redact, report_inputs
+from fleet import failure_text, plan_files, redact, report_inputs
 
 
 def test_credentials_in_urls_are_redacted_at_any_depth() -> None:
@@ -38,3 +38,10 @@ def test_the_receipt_speaks_only_where_nothing_had_to_be_done() -> None:
     assert fresh["h"]["result"] == {"verdict": "software only"}
     failed = report_inputs(["h"], hosts("apply", bootstrap_failure={"task": "t", "message": "m"}))
     assert failed["h"]["failure"] == {"task": "t", "message": "m"}
+
+
+def test_a_failure_says_what_the_program_said() -> None:
+    said = failure_text({"msg": "non-zero return code", "rc": 1, "stderr": "no route to http://u:p@mirror"})
+    assert said == "non-zero return code: no route to http://***@mirror"
+    assert failure_text({"msg": "The checksum differs."}) == "The checksum differs."
+    assert failure_text({}) == "failed without a message"
