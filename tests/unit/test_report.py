@@ -271,9 +271,15 @@ def test_what_a_host_says_stays_text() -> None:
 
 def test_the_fleet_is_a_table_of_host_verdict_stack_reason_and_report() -> None:
     hosts = {f"{kind}-host": world(kind) for kind in ("ready", "refused", "simulated", "unreachable")}
-    lines = fleet_summary(report_documents(hosts), "/work/reports").splitlines()
+    lines = fleet_summary(report_documents(hosts), "/somewhere/reports").splitlines()
     assert re.split(r"\s{2,}", lines[0]) == ["host", "verdict", "stack", "reason", "report"]
-    assert re.split(r"\s{2,}", lines[1]) == ["ready-host", "ready", "cu124", "-", "/work/reports/ready-host/report.md"]
+    assert re.split(r"\s{2,}", lines[1]) == [
+        "ready-host",
+        "ready",
+        "cu124",
+        "-",
+        "/somewhere/reports/ready-host/report.md",
+    ]
     assert "refused" in lines[2] and "GB-OS-002" in lines[2]
     assert "software only (simulated GPU)" in lines[3]
     assert "unreachable" in lines[4]
