@@ -24,9 +24,14 @@ def test_nvcc_is_the_release_through_the_link(real) -> None:
 
 
 def test_a_user_compiles_and_runs_a_program_with_the_compiler_beside_the_default(real) -> None:
-    real.check_output(f"cd /tmp && printf '%s' '{PROGRAM}' >s.cu && /usr/local/cuda/bin/nvcc -o s s.cu")
-    assert real.check_output("/tmp/s") == "gcc 11"
-    assert real.check_output(f"{PREFIX}/bin/nvcc -ccbin g++-11 -o /tmp/s /tmp/s.cu && /tmp/s") == "gcc 11"
+    real.check_output(f"printf '%s' '{PROGRAM}' >~/s.cu && /usr/local/cuda/bin/nvcc -o ~/s ~/s.cu")
+    assert real.check_output("~/s") == "gcc 11"
+    assert real.check_output(f"{PREFIX}/bin/nvcc -ccbin g++-11 -o ~/s ~/s.cu && ~/s") == "gcc 11"
+
+
+def test_nvcc_tells_its_front_end_the_version_of_that_compiler(real) -> None:
+    said = real.run("/usr/local/cuda/bin/nvcc --dryrun -o ~/s ~/s.cu").stderr
+    assert "--gnu_version=11" in said
 
 
 def test_the_default_compiler_is_left_alone(real) -> None:
