@@ -953,6 +953,7 @@ class _Planner:
         """Inputs of the proofs: what was asked of this host."""
         return {
             "environment": self.paths["environment"], "cuda_home": self.paths["cuda_link"] or self.paths["cuda"], "state_dir": self.paths["state"],
+            "user": (self.probe.get("user") or {}).get("name", "root"),
             "expected": {
                 "stack": self.stack["name"], "driver_min": self.rows["cuda"]["driver_floor"], "cuda": self.stack["cuda"], "cudnn": self.stack["cudnn"],
                 "torch": self.stack["torch"], "torch_cuda": self.stack["torch_cuda"], "python": self.stack["python"], "packages": dict(self.stack.get("packages") or {}),

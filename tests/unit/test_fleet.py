@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet import failure_text, plan_files, redact, report_inputs
+from report import failure_text, plan_files, redact, report_inputs
 
 
 def test_credentials_in_urls_are_redacted_at_any_depth() -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import prefetch
 import pytest
+
+import prefetch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

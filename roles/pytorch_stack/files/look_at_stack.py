@@ -1,6 +1,6 @@
 """Say what an environment holds, run by its own Python; prints JSON. Imports none of the packages.
 
-The request is the first argument: {"pins": {name: version}, "cuda_home": path, "uv": path}.
+The request is the first argument: {"pins": {name: version}, "cuda": "12.4", "cuda_home": path, "uv": path}.
 """
 
 from __future__ import annotations
@@ -14,20 +14,44 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+
 
 def normal(name: str) -> str:
     """Return the normalised name of a package (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def differences(pins: dict[str, str], have: dict[str, str]) -> list[str]:
-    """Name each pin that is not met, with what was found; a local part (+cu124) counts only where the pin has one."""
-    wrong = []
-    for name, wanted in sorted(pins.items()):
-        found = have.get(normal(name), "")
-        if (found if "+" in wanted else found.split("+")[0]) != wanted:
-            wrong.append(f"{name} {found or 'is missing'}, wanted {wanted}")
-    return wrong
+def build_of(version: str) -> str:
+    """Return the build that a local part names (`cpu`, `cu124`, `rocm6.2`); empty where it names none."""
+    match = re.fullmatch(r"[^+]+\+(cpu|xpu|cu\d+|rocm[\d.]+)", version)
+    return match.group(1) if match else ""
+
+
+def meets(found: str, wanted: str, build: str) -> bool:
+    """Whether a version is the wanted one. A local part counts where the pin has one, and where it names another build."""
+    if "+" in wanted:
+        return found == wanted
+    return found.split("+", maxsplit=1)[0] == wanted and build_of(found) in ("", build)
+
+
+def differences(pins: dict[str, str], have: dict[str, str], build: str) -> list[str]:
+    """Name each pin that is not met, with what was found."""
+    return [
+        f"{name} {have.get(normal(name)) or 'is missing'}, wanted {wanted}"
+        for name, wanted in sorted(pins.items())
+        if not meets(have.get(normal(name), ""), wanted, build)
+    ]
+
+
+def other_builds(pins: dict[str, str], have: dict[str, str], build: str) -> list[str]:
+    """Name packages of the right version and another build: an installer takes them for what is wanted and leaves them."""
+    rows = [(name, have.get(normal(name), ""), wanted) for name, wanted in sorted(pins.items())]
+    return [
+        name
+        for name, found, wanted in rows
+        if found.split("+")[0] == wanted.split("+")[0] and not meets(found, wanted, build)
+    ]
 
 
 def torch_cuda(prefix: Path) -> str:
@@ -55,15 +79,22 @@ def look(request: dict[str, Any], prefix: Path) -> dict[str, Any]:
         if name:
             have[normal(name)] = distribution.version
     mark = prefix / ".gpu-bootstrap-lock"
+    pins, build = request["pins"], "cu" + request["cuda"].replace(".", "")
+    built_for = torch_cuda(prefix)
+    again = other_builds(pins, have, build)
+    if "torch" in have and built_for != request["cuda"] and "torch" not in again:
+        again.append("torch")
     return {
         "python": ".".join(str(part) for part in sys.version_info[:3]),
-        "differences": differences(request["pins"], have),
+        "differences": differences(pins, have, build),
+        "other_builds": again,
         "torch": have.get("torch", ""),
-        "torch_cuda": torch_cuda(prefix),
+        "torch_cuda": built_for,
         "lock_sha256": mark.read_text(encoding="ascii").strip() if mark.is_file() else "",
         "compiler": bool(shutil.which("g++", path="/usr/local/bin:/usr/bin:/bin")),
         "nvcc": answer([f"{request['cuda_home']}/bin/nvcc", "--version"]),
         "uv": answer([request["uv"], "--version"]),
+        "certificates": str(CA_BUNDLE) if CA_BUNDLE.is_file() else "",
     }
 
 

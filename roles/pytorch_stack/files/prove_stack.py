@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from typing import Any
 
-import torch
+torch: Any = importlib.import_module("torch")
 
 print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda or ""}))  # noqa: T201
