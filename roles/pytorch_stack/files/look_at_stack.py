@@ -82,11 +82,15 @@ def look(request: dict[str, Any], prefix: Path) -> dict[str, Any]:
     pins, build = request["pins"], "cu" + request["cuda"].replace(".", "")
     built_for = torch_cuda(prefix)
     again = other_builds(pins, have, build)
+    wrong = differences(pins, have, build)
     if "torch" in have and built_for != request["cuda"] and "torch" not in again:
         again.append("torch")
+        wrong.append(
+            f"torch is built for {'CUDA ' + built_for if built_for else 'the CPU'}, wanted CUDA {request['cuda']}"
+        )
     return {
         "python": ".".join(str(part) for part in sys.version_info[:3]),
-        "differences": differences(pins, have, build),
+        "differences": wrong,
         "other_builds": again,
         "torch": have.get("torch", ""),
         "torch_cuda": built_for,
