@@ -15,6 +15,7 @@ import contextlib
 import copy
 import fcntl
 import importlib.util
+import itertools
 import json
 import os
 import platform
@@ -263,8 +264,10 @@ class Host:
     def raw(self, path: str, topic: str = "") -> bytes | None:
         """Content of a file; None when it isn't there, and, with a note under `topic`, when it can't be read."""
         try:
-            with self.path(path).open("rb") as handle:
-                return handle.read(TEXT_LIMIT)
+            # In small reads: files of /proc/sys make a buffer as big as the read, and fail above 4 MiB.
+            with self.path(path).open("rb", buffering=0) as handle:
+                chunks = iter(lambda: handle.read(65536), b"")
+                return b"".join(itertools.islice(chunks, TEXT_LIMIT // 65536))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
