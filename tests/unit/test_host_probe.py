@@ -1122,5 +1122,5 @@ def test_documentation_and_argument_spec_agree(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_file_of_proc_sys_is_read_although_its_buffer_is_as_big_as_the_read() -> None:
     """A read of 64 MiB at once fails there with ENOMEM, and every receipt would look like one of another boot."""
-    boot_id = Host("/").line("/proc/sys/kernel/random/boot_id")
+    boot_id = hp.Host().line("/proc/sys/kernel/random/boot_id")
     assert boot_id == Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
