@@ -7,4 +7,4 @@ say yamllint; yamllint --strict .
 say ruff; ruff check --quiet . && ruff format --check --quiet .
 say mypy; mypy filter_plugins inventory_plugins library action_plugins lab tools roles/*/files/*.py
 say "generated documents"; tools/docs.sh --check
-say ansible-lint; ansible-lint --offline --quiet
+say ansible-lint; ansible-lint --offline -q
