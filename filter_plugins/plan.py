@@ -973,7 +973,7 @@ class _Planner:
             and receipt.get("boot_id") == self.probe.get("boot_id")
             and (receipt.get("driver_version") or "") == installed_driver(self.probe)
             and sorted(receipt.get("gpu_uuids") or []) == uuids
-            and sorted(receipt.get("components") or []) == sorted(components)
+            and set(components) <= set(receipt.get("components") or [])
         )
 
     def _lock_path(self) -> str:

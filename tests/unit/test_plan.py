@@ -105,6 +105,14 @@ def test_a_receipt_of_another_boot_or_driver_is_proved_again_and_nothing_is_inst
     assert document["steps"] == ["nvidia_driver", "verify"]
 
 
+def test_a_receipt_of_all_components_holds_for_some_of_them_and_not_the_other_way_round() -> None:
+    host = probe()
+    done = promised(host, plan(host, {"stack": "cu124"}, data()))
+    assert plan(done, {"stack": "cu124", "components": "cuda_toolkit,cudnn"}, data())["status"] == "nothing"
+    done["receipt"]["components"] = ["cuda_toolkit"]
+    assert plan(done, {"stack": "cu124"}, data())["steps"] == ["nvidia_driver", "verify"]
+
+
 def test_a_replaced_torch_is_put_back() -> None:
     """P02: a later package swapped torch; the plan sees it without starting pip."""
     host = probe()
