@@ -1026,7 +1026,7 @@ def plan(probe: Mapping[str, Any], settings: Mapping[str, Any], data: Mapping[st
     kind = decide_host_kind(probe, chosen["host_kind"], notes)
     gpus = find_gpus(probe, kind["value"], data["gpus"])
     components = _choose_components(chosen, kind["value"], notes)
-    _check_host(probe, gpus, chosen, notes)
+    _check_host(probe, gpus, chosen, data, notes)
 
     def check(stack: Json) -> _Refusals:
         trial = _Refusals(data["rules"])
@@ -1086,13 +1086,19 @@ def _choose_components(settings: Mapping[str, Any], kind: str, notes: _Refusals)
     return [name for name in COMPONENTS if name in asked]
 
 
-def _check_host(probe: Mapping[str, Any], gpus: list[Json], settings: Mapping[str, Any], notes: _Refusals) -> None:
+def _check_host(
+    probe: Mapping[str, Any], gpus: list[Json], settings: Mapping[str, Any], data: Mapping[str, Any], notes: _Refusals
+) -> None:
     os = probe.get("os") or {}
-    name = f"{os.get('id')} {os.get('version_id')}"
-    if os.get("id") not in ("debian", "ubuntu"):
-        notes.refuse("GB-OS-001", "host", os.get("pretty_name") or name, "Debian 12 or 13, Ubuntu 22.04 or 24.04")
-    elif not _at_least(str(os.get("version_id") or "0"), "11" if os["id"] == "debian" else "20.04"):
-        notes.refuse("GB-OS-001", "host", os.get("pretty_name") or name, "Debian 11 or newer, Ubuntu 20.04 or newer")
+    name = str(os.get("pretty_name") or f"{os.get('id')} {os.get('version_id')}")
+    systems = {tuple(key.split("-", 1)): row for key, row in data["systems"].items()}
+    supported = ", ".join(key.replace("-", " ") for key, row in data["systems"].items() if row["supported"])
+    same = [version for distribution, version in systems if distribution == os.get("id")]
+    row = systems.get((str(os.get("id")), str(os.get("version_id"))))
+    if row is None and same and all(_at_least(str(os.get("version_id") or "0"), version) for version in same):
+        notes.warn("GB-OS-006", "host", name, supported)
+    elif row is None or not row["supported"]:
+        notes.refuse("GB-OS-001", "host", name, supported)
     user = probe.get("user") or {}
     if user.get("sudo") == "none":
         notes.refuse("GB-PRIV-001", "host", f"user {user.get('name')} without sudo", "root, or a user with sudo")

@@ -13,7 +13,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 VARS = ROOT / "roles/plan/vars/main"
 PROBES = ROOT / "tests/unit/fixtures/probes"
-TABLES = ("stacks", "locks", "cuda", "cudnn", "miniconda", "pytorch", "gpus", "uv", "rules")
+TABLES = ("stacks", "locks", "cuda", "cudnn", "miniconda", "pytorch", "gpus", "uv", "systems", "rules")
 
 
 @cache

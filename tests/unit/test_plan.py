@@ -424,10 +424,27 @@ def test_a_login_without_root_is_refused() -> None:
     assert refused(plan(probe(user=user), {"stack": "cu124"}, data())) == ["GB-PRIV-001"]
 
 
-def test_an_unsupported_system_is_refused() -> None:
-    assert "GB-OS-001" in refused(
-        plan(probe(os={"id": "rocky", "version_id": "9", "pretty_name": "Rocky Linux 9"}), {"stack": "cu124"}, data())
-    )
+@pytest.mark.parametrize(
+    ("distribution", "version", "code"),
+    [
+        ("rocky", "9", "GB-OS-001"),
+        ("debian", "11", "GB-OS-001"),
+        ("debian", "9", "GB-OS-001"),
+        ("ubuntu", "20.04", "GB-OS-001"),
+        ("ubuntu", "23.10", "GB-OS-001"),
+        ("ubuntu", "28.04", "GB-OS-006"),
+        ("debian", "12", ""),
+        ("ubuntu", "24.04", ""),
+    ],
+)
+def test_systems_of_the_table_are_taken_others_refused_and_newer_ones_warned_about(
+    distribution: str, version: str, code: str
+) -> None:
+    os = {"id": distribution, "version_id": version, "pretty_name": f"{distribution} {version}"}
+    document = plan(probe(os=os), {"stack": "cu124"}, data())
+    assert document["status"] == ("refused" if code == "GB-OS-001" else "apply")
+    found = codes(document["refusals"] + document["warnings"])
+    assert (code in found) if code else not {"GB-OS-001", "GB-OS-006"} & set(found)
 
 
 # --- the function itself ---
