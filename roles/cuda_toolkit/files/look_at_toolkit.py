@@ -213,7 +213,9 @@ def look(request: Mapping[str, Any]) -> dict[str, Any]:
     if not all(missing.values()):
         names = ["g++", "libxml2"]
         names += [f"{name}-{number}" for number in range(gcc_max, OLDEST_GCC - 1, -1) for name in ("gcc", "g++")]
-        candidates = parse_policy(said(["apt-cache", "policy", *names], 60.0))
+        # Without these options root's apt-cache writes its caches, also in check mode.
+        policy = ["apt-cache", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=", "policy", *names]
+        candidates = parse_policy(said(policy, 60.0))
         packages, problems = choose_packages(**missing, default=default, gcc_max=gcc_max, candidates=candidates)
 
     return {
