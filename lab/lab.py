@@ -83,10 +83,10 @@ def status(_args: argparse.Namespace, home: Home) -> None:
     print(f"state   {home.root}")
     print(f"engine  {engine.name}" + (f" with CONTAINERS_CONF={engine.conf}" if engine.conf else ""))
     if state.mirror_id:
-        found = engine.container(state.mirror_id).get("status", "gone")
+        found = engine.status(state.mirror_id)
         print(f"mirror  {found} at http://127.0.0.1:{port()}" + "".join(f" +{extra}" for extra in state.mirror_extras))
     for row in sorted(state.hosts.values(), key=lambda item: item.port):
-        found = engine.container(row.id).get("status", "gone")
+        found = engine.status(row.id)
         print(f"host    {row.name:<24} {found:<9} {row.image:<18} ssh -p {row.port} {row.user}@127.0.0.1")
 
 

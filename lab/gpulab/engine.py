@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -82,6 +83,26 @@ class Engine:
             "status": row["State"]["Status"],
             "image": row["Image"].removeprefix("sha256:"),
         }
+
+    def lost(self, reference: str, *, pause: float = 2) -> bool:
+        """Tell whether the engine calls a container running whose processes are gone.
+
+        They are when something ended them together with the engine's watcher: a closed session, a cgroup that was
+        emptied, the kernel out of memory. Podman never notices and can't start such a container again. A reboot looks
+        the same for a moment, so a second look must agree.
+        """
+        for look in range(2):
+            if look:
+                time.sleep(pause)
+            if self.container(reference).get("status") not in ("running", "stopping"):
+                return False
+            if self.exec(reference, "true", check=False).returncode == 0:
+                return False
+        return True
+
+    def status(self, reference: str) -> str:
+        """Return a container's state for a person to read: the engine's word, `lost` or `gone`."""
+        return "lost" if self.lost(reference) else self.container(reference).get("status", "gone")
 
     def remove(self, reference: str) -> None:
         """Remove a container and its anonymous volumes; absence is fine."""

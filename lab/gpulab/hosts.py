@@ -162,6 +162,10 @@ class Hosts:
                 )
             self.remove([spec.name])
             present = {}
+        if known and present and self.engine.lost(present["id"]):
+            say(f"the processes of {spec.name} were ended from outside: it starts anew, as a fresh host")
+            self.remove([spec.name])
+            present = {}
         if known and present:
             if present["status"] == "running" and ssh.answers(self.home, spec.name):
                 if present["image"] != self.engine.image_id(reference(spec.image)):

@@ -164,6 +164,10 @@ class Mirror:
             raise LabError(
                 f"a container {NAME} exists that this lab did not make; another lab's? `down` it there first"
             )
+        if present and self.engine.lost(present["id"]):
+            say("the mirror's processes were ended from outside: it starts anew")
+            self.engine.remove(NAME)
+            present = {}
         if present and known.mirror_spec == spec:
             if present["status"] != "running":
                 self.engine.call("start", present["id"])
@@ -178,7 +182,7 @@ class Mirror:
             identifier = self.engine.call("run", *args).stdout.strip().splitlines()[-1]
             with lab_state.update(self.home) as state:
                 state.mirror_id, state.mirror_spec = identifier, spec
-        wait_for("the mirror to answer", answers, timeout=30)
+        wait_for(f"the mirror to answer (its log: {self.engine.name} logs {NAME})", answers, timeout=30)
 
 
 def answers() -> bool:

@@ -288,6 +288,38 @@ def test_a_running_lab_is_not_taken_over_by_the_other_engine(tmp_path: Path) -> 
         engine.Engine(Home(tmp_path), {"LAB_ENGINE": "docker"})
 
 
+@pytest.mark.parametrize(
+    ("looks", "alive", "lost"),
+    [
+        ("running running", "1 1", True),
+        ("stopping stopping", "1 1", True),
+        ("running running", "0 0", False),
+        ("running exited", "1 1", False),
+        ("running running", "1 0", False),
+        ("exited exited", "1 1", False),
+    ],
+    ids=["killed", "killed-and-stopped", "alive", "just-ended", "just-rebooted", "stopped"],
+)
+def test_a_container_whose_processes_were_killed_is_told_from_one_that_runs_stops_or_reboots(
+    looks: str, alive: str, lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A podman of our own answers `inspect` and `exec` in turn, as podman 4.3 does after its conmon was killed."""
+    (tmp_path / "inspect").write_text("\n".join(looks.split()))
+    (tmp_path / "exec").write_text("\n".join(alive.split()))
+    program = tmp_path / "podman"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'next() {{ head -n1 "{tmp_path}/$1"; sed -i 1d "{tmp_path}/$1"; }}\n'
+        'case "$1" in\n'
+        "  exec) exit $(next exec) ;;\n"
+        '  *) printf \'[{"Id":"1","Name":"t","Image":"i","State":{"Status":"%s"}}]\' "$(next inspect)" ;;\n'
+        "esac\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert engine.Engine(Home(tmp_path), {}).lost("t", pause=0) is lost
+
+
 def test_settings_for_restricted_machines_hold_both_limits_and_the_runtime() -> None:
     text = engine.restricted_conf(20000)
     assert 'default_ulimits = ["nofile=20000:20000", "nproc=30000:30000"]' in text
