@@ -3,6 +3,8 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
 VENV := .venv
+# The interpreter of the virtual environment (default: python3, else a newer one): make setup PYTHON=python3.13
+export PYTHON ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -50,7 +52,10 @@ lab-up: lab-setup ## start the lab: mirror, lab-vm, lab-container
 lab-down: setup ## stop the lab's containers (images and downloads stay cached)
 	@python lab/lab.py down
 
-test: lint unit molecule ## lint, unit tests, all molecule scenarios
+test: lint unit matrix molecule ## lint, unit tests, every supported ansible-core, all molecule scenarios
+
+test-newest: ## the same tests with the newest ansible-core that the lock has, in .venv-newest (PYTHON=python3.12 or newer)
+	@$(MAKE) --no-print-directory test VENV=.venv-newest PYTHON="$(or $(PYTHON),python3.13)"
 
 test-all: test ## test, and the slow scenarios
 	@for s in $(SLOW_SCENARIOS); do $(MAKE) --no-print-directory molecule SCENARIO=$$s || exit 1; done
@@ -60,6 +65,9 @@ lint: setup ## yamllint, ansible-lint (production), ruff, mypy (strict), generat
 
 unit: setup ## unit tests: plan, data, inventory plugin, parsers, proofs, reports
 	@mkdir -p build/reports && python -m pytest -n auto --junit-xml=build/reports/unit.xml tests/unit
+
+matrix: lab-setup ## the playbooks on every supported ansible-core; unit tests and lint on the newest
+	@mkdir -p build/reports && python lab/lab.py mirror && python -m pytest -n 2 --dist loadgroup --junit-xml=build/reports/matrix.xml tests/matrix
 
 molecule: lab-setup ## all scenarios, or one: make molecule SCENARIO=cudnn
 	@tools/molecule.sh $(if $(SCENARIO),$(SCENARIO),$(SCENARIOS))
@@ -74,6 +82,6 @@ requirements: setup ## pin the versions of requirements.txt anew
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --group dev pyproject.toml -o requirements.txt
 
 clean: ## remove build output and the virtual environment (not the lab: make lab-down; not reports)
-	@rm -rf build $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build .venv .venv-newest .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help bootstrap plan verify setup lab-setup lab-up lab-down test test-all lint unit molecule lock docs requirements clean
+.PHONY: help bootstrap plan verify setup lab-setup lab-up lab-down test test-all test-newest lint unit matrix molecule lock docs requirements clean

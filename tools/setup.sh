@@ -28,8 +28,8 @@ missing_commands() { # prints the packages of the commands that are not there: C
   done
 }
 
-find_python() { # the first interpreter that ansible-core accepts
-  for python in "${PYTHON:-python3}" python3.13 python3.12 python3.11 /usr/bin/python3; do
+find_python() { # the interpreter asked for with PYTHON=, else the first that ansible-core accepts
+  for python in ${PYTHON:-python3 python3.13 python3.12 python3.11 /usr/bin/python3}; do
     if command -v "$python" >/dev/null 2>&1 && "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info)' 2>/dev/null; then
       echo "$python"; return
     fi
@@ -42,10 +42,11 @@ make_venv() {
   # shellcheck disable=SC2086
   [ -z "$packages" ] || install_packages "ssh" $packages
   python=$(find_python)
+  [ -n "$python" ] || [ -z "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is no Python 3.11 or newer"
   if [ -z "$python" ]; then
     install_packages "Python 3.11 or newer" python3.11 python3.11-venv
     python=$(find_python)
-    [ -n "$python" ] || fail "Python 3.11 or newer is needed (ansible-core 2.19); found $(python3 --version 2>&1)"
+    [ -n "$python" ] || fail "Python 3.11 or newer is needed; found $(python3 --version 2>&1)"
   fi
   "$python" -c 'import ensurepip, venv' 2>/dev/null || install_packages "virtual environments" "$(basename "$(readlink -f "$(command -v "$python")")")-venv"
   say "virtual environment $dir with $("$python" --version)"
