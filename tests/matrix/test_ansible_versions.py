@@ -11,8 +11,8 @@ import pytest
 import yaml
 from conftest import CORES, HOST, NEWEST, ROOT, UNSUPPORTED, Core, complaints
 
-from plan import plan
 from plan_world import data, saved
+from planning import plan
 
 PROBES = ROOT / "tests/unit/fixtures/probes"
 PLAYBOOKS = ("bootstrap.yml", "plan.yml", "verify.yml")

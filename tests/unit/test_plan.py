@@ -10,8 +10,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from plan import cuda_tag, mount_of, plan, plan_text, read_settings, runs_on, version_tuple
 from plan_world import ROOT, container, data, probe, promised, saved
+from planning import plan, plan_text
+from planning.gpus import runs_on
+from planning.settings import read_settings
+from planning.space import mount_of
+from planning.stacks import cuda_tag
+from planning.values import version_tuple
 
 SCHEMA = json.loads((ROOT / "docs/plan.schema.json").read_text(encoding="utf-8"))
 STACKS = list(data()["stacks"])
@@ -468,7 +473,8 @@ def test_plan_is_deterministic_valid_and_leaves_its_inputs_alone(name: str, stac
 
 
 def test_every_code_that_the_plan_uses_is_in_the_table_and_the_other_way_round() -> None:
-    used = set(re.findall(r'"(GB-[A-Z]+-\d+)"', (ROOT / "filter_plugins/plan.py").read_text(encoding="utf-8")))
+    sources = (ROOT / "plugin_utils/planning").glob("*.py")
+    used = {code for path in sources for code in re.findall(r'"(GB-[A-Z]+-\d+)"', path.read_text(encoding="utf-8"))}
     assert used == set(data()["rules"])
 
 

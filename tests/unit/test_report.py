@@ -12,8 +12,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-import plan as plan_filter
 import plan_world
+import planning
 import proofs
 from report import (
     fleet_summary,
@@ -38,7 +38,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def planned(probe: dict[str, Any], host: str = "trainer-1", **settings: Any) -> dict[str, Any]:
-    return plan_filter.plan(probe, {"stack": "cu124", **settings}, plan_world.data(), host)
+    return planning.plan(probe, {"stack": "cu124", **settings}, plan_world.data(), host)
 
 
 def proved(plan: dict[str, Any], measurements: dict[str, Any]) -> dict[str, Any]:

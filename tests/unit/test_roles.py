@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-import plan as plan_filter
+import planning
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir())
@@ -82,5 +82,5 @@ def test_plan_settings_have_one_truth() -> None:
     options = load(ROOT / "roles/plan/meta/argument_specs.yml")["argument_specs"]["main"]["options"]
     spec = {name: option["default"] for name, option in options.items() if not name.startswith("plan_")}
     names = load(ROOT / "roles/plan/vars/main/settings.yml")["__plan_setting_names"]
-    assert spec == plan_filter.DEFAULTS
-    assert set(names) == set(plan_filter.DEFAULTS)
+    assert spec == planning.DEFAULTS
+    assert set(names) == set(planning.DEFAULTS)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from plan import COMPONENTS, STEP_ORDER, plan
 from plan_world import ROOT, data, probe
+from planning import COMPONENTS, STEP_ORDER, plan
 
 WIRING = ROOT / "playbooks/stages/components"
 
