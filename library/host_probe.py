@@ -74,7 +74,7 @@ options:
   apt_candidates:
     description:
       - Whether to ask apt which versions of the driver family it offers.
-      - V(auto) asks where a driver could be installed at all, so not in a container nor in WSL.
+      - V(auto) asks where a driver could be installed and none is at work, so not in a container nor in WSL.
     type: str
     choices: [auto, always, never]
     default: auto
@@ -141,12 +141,18 @@ DRIVER_PACKAGES = re.compile(
     r"(lib)?nvidia-|cuda-(drivers|compat)|libcuda1$|linux-(modules|objects)-nvidia|xserver-xorg-video-nvidia"
 )
 BRANCHES = range(390, 705, 5)
-APT_NAMES = (
-    "nvidia-driver", "cuda-drivers", "nvidia-open", "nvidia-kernel-dkms", "nvidia-open-kernel-dkms", "nvidia-smi",
-    "nvidia-headless", "nvidia-fabricmanager", "nvidia-container-toolkit", "libcudnn9-cuda-12", "libcudnn9-cuda-13", "dkms",
-    *(f"nvidia-driver-{branch}{suffix}" for branch in BRANCHES for suffix in ("", "-open", "-server", "-server-open")),
-    *(f"{name}-{branch}" for branch in BRANCHES for name in ("cuda-drivers", "nvidia-open", "nvidia-fabricmanager")),
+# Packages that a driver is asked for by, as Debian, Ubuntu and NVIDIA's repository name them.
+DRIVER_OFFERS = (
+    "nvidia-driver", "cuda-drivers", "nvidia-open", "nvidia-kernel-dkms", "nvidia-open-kernel-dkms", "nvidia-dkms",
+    "nvidia-dkms-open", "nvidia-smi", "libcuda1", "nvidia-fabricmanager", "libnvidia-nscq",
+    *(f"{name}-{branch}{suffix}" for branch in BRANCHES for suffix in ("", "-open", "-server", "-server-open")
+      for name in ("nvidia-driver", "nvidia-headless")),
+    *(f"{name}-{branch}" for branch in BRANCHES
+      for name in ("cuda-drivers", "nvidia-open", "nvidia-fabricmanager", "nvidia-driver-pinning", "libnvidia-nscq")),
 )  # fmt: skip
+OTHER_CANDIDATES = ("dkms", "nvidia-container-toolkit", "libcudnn9-cuda-12", "libcudnn9-cuda-13")
+# A pin file of ours that bars the driver family from a container carries this name.
+BARRED = "/etc/apt/preferences.d/gpu-bootstrap-no-driver"
 APT_LOCKS = (
     "/var/lib/dpkg/lock-frontend",
     "/var/lib/dpkg/lock",
@@ -448,6 +454,54 @@ def parse_apt_policy(text: str) -> dict[str, str]:
     return found
 
 
+def parse_apt_offers(text: str) -> dict[str, list[dict[str, Any]]]:
+    """Version tables of `apt-cache policy a b …`: {package: [{version, sources}]}, newest first.
+
+    A source is what apt prints of it, address, suite and component; a version that is only installed has none.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    name = ""
+    table = False
+    for line in text.splitlines():
+        if line and not line[0].isspace() and line.endswith(":"):
+            name, table = line[:-1], False
+        elif line.strip() == "Version table:":
+            table = True
+        elif table and (match := re.match(r" (?:\*\*\*|   ) (\S+)(?: -?\d+)?$", line)):
+            found.setdefault(name, []).append({"version": match.group(1), "sources": []})
+        elif table and name in found and (match := re.match(r"\s+-?\d+ (\S+) (\S+) \S+ Packages$", line)):
+            found[name][-1]["sources"].append(f"{match.group(1)} {match.group(2)}")
+    return found
+
+
+def parse_apt_dependencies(text: str) -> dict[tuple[str, str], list[str]]:
+    """Records of `apt-cache show a b …`: {(package, version): names of the driver family that it depends on}."""
+    found = {}
+    for record in text.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Version|Depends|Pre-Depends): *(.*)$", record, re.MULTILINE))
+        if "Package" in fields and "Version" in fields:
+            words = re.split(r"[,|]", f"{fields.get('Pre-Depends', '')},{fields.get('Depends', '')}")
+            names = [word.split()[0].split(":")[0] for word in words if word.strip()]
+            found[(fields["Package"], fields["Version"])] = sorted({n for n in names if DRIVER_PACKAGES.match(n)})
+    return found
+
+
+def parse_apt_sources(text: str) -> list[tuple[str, str | None]]:
+    """(address, signed-by) of each entry of a .list or deb822 file; commented and disabled ones are left out."""
+    found = [
+        (match.group(2), (re.search(r"signed-by=([^\s\]]+)", match.group(1) or "") or [None, None])[1])
+        for match in re.finditer(r"^\s*deb\s+(\[[^\]]*\]\s+)?(\S+://\S+)", text, re.MULTILINE)
+    ]
+    for paragraph in re.split(r"\n\s*\n", text):
+        fields = {
+            key.lower(): value.strip()
+            for key, value in re.findall(r"^([A-Za-z-]+):[ \t]*(.*)$", paragraph, re.MULTILINE)
+        }
+        if fields.get("enabled", "yes").lower() not in ("no", "false"):
+            found += [(address, fields.get("signed-by") or None) for address in fields.get("uris", "").split()]
+    return found
+
+
 def parse_nvcc_version(text: str) -> str | None:
     """`12.4.131` of `nvcc --version`."""
     match = re.search(r"\bV(\d+\.\d+\.\d+)\b", text)
@@ -576,13 +630,25 @@ def read_os(host: Host) -> dict[str, Any]:
 
 
 def read_kernel(host: Host) -> dict[str, Any]:
-    """Release, the line of /proc/version, and the compiler in it (DKMS wants the same one)."""
+    """The running kernel and its compiler (DKMS wants the same one), and the kernel that will boot: the newest installed."""
     line = host.line("/proc/version")
+    release = host.line("/proc/sys/kernel/osrelease") or (os.uname().release if not host.root else "")
+    images = [name.partition("-")[2] for name in host.names_in("/boot") if name.startswith(("vmlinuz-", "vmlinux-"))]
+    installed = sorted((image for image in images if host.is_dir(f"/lib/modules/{image}")), key=natural)
+    headers = [name for name in host.names_in("/lib/modules") if host.exists(f"/lib/modules/{name}/build/Makefile")]
     return {
-        "release": host.line("/proc/sys/kernel/osrelease") or (os.uname().release if not host.root else ""),
+        "release": release,
         "version_line": line,
         "compiler": parse_compiler(line),
+        "installed": installed,
+        "will_boot": installed[-1] if installed else release,
+        "headers": sorted(headers, key=natural),
     }
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """A key that sorts 6.1.0-50 after 6.1.0-9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|\D+", text)]
 
 
 def read_user(host: Host) -> dict[str, Any]:
@@ -824,6 +890,25 @@ def read_ports(host: Host) -> list[int]:
 # --- disks ------------------------------------------------------------------------------------------------------------
 
 
+def read_disks(host: Host) -> list[dict[str, Any]]:
+    """Disks of the machine. `rotational` is what the kernel was told; a virtual disk often tells it wrong."""
+    found = []
+    for name in host.names_in("/sys/block"):
+        base = f"/sys/block/{name}"
+        sectors = host.line(f"{base}/size")
+        if re.match(r"(loop|ram|zram|sr|fd|dm-|md)\d*", name) or not sectors.isdigit() or sectors == "0":
+            continue
+        found.append(
+            {
+                "name": name,
+                "size_bytes": int(sectors) * 512,
+                "rotational": host.line(f"{base}/queue/rotational") == "1",
+                "model": host.line(f"{base}/device/model"),
+            }
+        )
+    return found
+
+
 def read_mounts(host: Host) -> list[dict[str, Any]]:
     """File systems that something could be put on, with free bytes and inodes for this user.
 
@@ -957,6 +1042,40 @@ def read_libcuda(host: Host, machine: str) -> str | None:
     return None
 
 
+def read_compat(host: Host) -> list[str]:
+    """Files of CUDA's forward compatibility: a libcuda newer than the kernel's half, which few GPUs may use."""
+    folders = [
+        "/usr/local/cuda/compat",
+        *(f"/usr/local/{n}/compat" for n in host.names_in("/usr/local") if n.startswith("cuda-")),
+    ]
+    found: dict[str, str] = {}
+    for folder in folders:
+        for name in host.names_in(folder):
+            if re.match(r"libcuda\.so\.\d+\.\d+", name):
+                found.setdefault(str(host.path(f"{folder}/{name}").resolve()), f"{folder}/{name}")
+    return sorted(found.values())
+
+
+def read_dkms(host: Host) -> list[dict[str, str]]:
+    """NVIDIA modules in DKMS's tree: what is added, and for which kernels it was built."""
+    found = []
+    for module in host.names_in("/var/lib/dkms"):
+        if not module.startswith("nvidia"):
+            continue
+        for version in host.names_in(f"/var/lib/dkms/{module}"):
+            base = f"/var/lib/dkms/{module}/{version}"
+            if not re.match(r"\d", version) or host.link(base) is not None:
+                continue
+            kernels = [name for name in host.names_in(base) if re.match(r"\d", name)]
+            for kernel in kernels or [""]:
+                modules = any(
+                    host.names_in(f"{base}/{kernel}/{arch}/module") for arch in host.names_in(f"{base}/{kernel}")
+                )
+                status = "added" if not kernel else "built" if modules else "failed"
+                found.append({"module": module, "version": version, "kernel": kernel, "status": status})
+    return found
+
+
 def ask_smi(host: Host, path: str) -> dict[str, Any]:
     """Ask nvidia-smi for its GPUs. Any exit code but 0 means that the driver isn't active."""
     fields: tuple[str, ...] = SMI_FIELDS
@@ -999,6 +1118,11 @@ def read_driver(host: Host, packages: Iterable[Mapping[str, str]], kernel: str, 
         "modules_installed": read_modules(host, kernel),
         "device_nodes": read_device_nodes(host),
         "libcuda": read_libcuda(host, machine),
+        "compat": read_compat(host),
+        "runfile": next(
+            (path for path in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.exists(path)), None
+        ),
+        "dkms": read_dkms(host),
         "smi": None,
         "packages": [
             {key: package[key] for key in ("name", "version", "status")}
@@ -1250,19 +1374,56 @@ def read_apt(host: Host, packages: Iterable[Mapping[str, str]]) -> dict[str, Any
         "half_installed": sorted(p["name"] for p in packages if p["status"] in half or p["flag"] == "reinstreq"),
         "candidates_asked": False,
         "candidates": {},
+        "offers": {},
+        "nvidia_sources": read_nvidia_sources(host),
+        "driver_barred": host.exists(BARRED),
     }
 
 
-def ask_candidates(host: Host, kernel: str) -> dict[str, str]:
-    """Candidates of the driver family, and of this kernel's headers, in one call; unknown names are skipped by apt."""
+def read_nvidia_sources(host: Host) -> list[dict[str, Any]]:
+    """Entries of apt's sources that lead to NVIDIA's repository or a mirror of it."""
+    paths = ["/etc/apt/sources.list"]
+    paths += [
+        f"/etc/apt/sources.list.d/{name}"
+        for name in host.names_in("/etc/apt/sources.list.d")
+        if name.endswith((".list", ".sources"))
+    ]
+    return [
+        {"file": path, "uri": address, "signed_by": signed_by}
+        for path in paths
+        for address, signed_by in parse_apt_sources(host.text(path, "apt") or "")
+        if re.search(r"/compute/(cuda|machine-learning)/repos/|/nvidia-cuda/", address)
+    ]
+
+
+def ask_candidates(host: Host, kernel: Mapping[str, Any]) -> dict[str, Any]:
+    """What apt offers of the driver family, of the kernels' headers and of their compiler: {candidates, offers}.
+
+    Unknown names are skipped by apt, so that two calls side by side tell everything.
+    """
     # Without its cache apt would write one; a probe leaves no file behind.
     cached = host.exists("/var/cache/apt/pkgcache.bin")
     options = [] if cached else ["-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="]
-    names = [*APT_NAMES, f"linux-headers-{kernel}"]
+    headers = [f"linux-headers-{release}" for release in dict.fromkeys((kernel["release"], kernel["will_boot"]))]
+    compiler = re.search(r"gcc-(\d+)|\)\s+(\d+)\.", kernel["compiler"] or "")
+    more = [f"gcc-{compiler.group(1) or compiler.group(2)}"] if compiler else []
+    names = [*DRIVER_OFFERS, *OTHER_CANDIDATES, *headers, *more]
+    shown = Job(partial(host.run, ["apt-cache", *options, "show", *DRIVER_OFFERS], LIMITS["apt-cache"]))
     answer = host.run(["apt-cache", *options, "policy", *names], LIMITS["apt-cache"])
-    if answer.rc is None:
-        raise TimeoutError(f"apt-cache policy: {answer.err}")
-    return parse_apt_policy(answer.out)
+    records = shown.result(LIMITS["apt-cache"] + 1)
+    for told in (answer, records):
+        if told.rc is None:
+            raise TimeoutError(f"apt-cache: {told.err}")
+    needs = parse_apt_dependencies(records.out)
+    offers = {
+        name: [{**row, "depends": needs.get((name, row["version"]), [])} for row in rows if row["sources"]]
+        for name, rows in parse_apt_offers(answer.out).items()
+        if DRIVER_PACKAGES.match(name)
+    }
+    return {
+        "candidates": parse_apt_policy(answer.out),
+        "offers": {name: rows for name, rows in offers.items() if rows},
+    }
 
 
 # --- shells -----------------------------------------------------------------------------------------------------------
@@ -1298,7 +1459,13 @@ def read_shells(host: Host, home: str) -> dict[str, Any]:
 # What a topic is when it fails whole.
 EMPTY: dict[str, Any] = {
     "os": {"id": "", "version_id": "", "codename": "", "pretty_name": ""},
-    "kernel": {"release": os.uname().release, "version_line": "", "compiler": None},
+    "kernel": {
+        "release": os.uname().release,
+        "version_line": "",
+        "compiler": None,
+        "will_boot": os.uname().release,
+        **{key: [] for key in ("installed", "headers")},
+    },
     "user": {"name": "", "uid": os.geteuid(), "home": "/", "shell": "", "sudo": "none"},
     "signs": {
         **dict.fromkeys(("container_env", "pid1", "cgroup_hint", "provider"), ""),
@@ -1310,8 +1477,8 @@ EMPTY: dict[str, Any] = {
     "secure_boot": "unknown",
     "pci": ([], []),
     "driver": {
-        **dict.fromkeys(("loaded_version", "flavour", "libcuda", "smi"), None),
-        **{key: [] for key in ("modules_installed", "device_nodes", "packages")},
+        **dict.fromkeys(("loaded_version", "flavour", "libcuda", "runfile", "smi"), None),
+        **{key: [] for key in ("modules_installed", "device_nodes", "compat", "dkms", "packages")},
         "nouveau_loaded": False,
     },
     "memory": {"total_bytes": 0, "available_bytes": 0, "cgroup_limit_bytes": None},
@@ -1319,17 +1486,16 @@ EMPTY: dict[str, Any] = {
     "gcc": {"default": None, "available": [], "cxx": [], "cxx_default": False},
     "python": {"version": platform.python_version(), "path": sys.executable or "", "has_apt_module": False},
     "apt": {
-        **{key: [] for key in ("locks", "holds", "half_installed")},
-        "available": False,
-        "candidates_asked": False,
-        "candidates": {},
+        **{key: [] for key in ("locks", "holds", "half_installed", "nvidia_sources")},
+        **dict.fromkeys(("available", "candidates_asked", "driver_barred"), False),
+        **{key: {} for key in ("candidates", "offers")},
     },
     "shells": {
         "etc_environment": {},
         **{key: [] for key in ("marked_blocks", "ld_library_path_files", "stale_cuda_home")},
     },
     **{key: [] for key in ("packages", "toolkits", "cudnn", "conda", "environments", "mounts", "libxml2_sonames")},
-    **{key: [] for key in ("listening_ports", "downloads")},
+    **{key: [] for key in ("disks", "listening_ports", "downloads")},
 }
 
 
@@ -1358,8 +1524,10 @@ def collect(host: Host, options: Mapping[str, Any]) -> dict[str, Any]:
     kernel = topic("kernel", read_kernel, host)
     signs = topic("signs", read_signs, host)
     wanted = options["apt_candidates"]
-    ask = wanted == "always" or (wanted == "auto" and not looks_contained(signs) and not signs["wsl"])
-    apt_job = Job(partial(ask_candidates, host, kernel["release"])) if ask and host.program("apt-cache") else None
+    # Where a driver is at work none is chosen, so that a host that needs nothing isn't asked.
+    at_work = host.exists("/proc/driver/nvidia/version")
+    ask = wanted == "always" or (wanted == "auto" and not at_work and not looks_contained(signs) and not signs["wsl"])
+    apt_job = Job(partial(ask_candidates, host, kernel)) if ask and host.program("apt-cache") else None
 
     user = topic("user", user_job.result, LIMITS["sudo"] + 1)
     home = user["home"].rstrip("/")
@@ -1393,6 +1561,7 @@ def collect(host: Host, options: Mapping[str, Any]) -> dict[str, Any]:
         "conda": conda,
         "environments": each("environments", read_environment, environments),
         "mounts": topic("mounts", read_mounts, host),
+        "disks": topic("disks", read_disks, host),
         "memory": topic("memory", read_memory, host),
         "cpus": topic("cpus", read_cpus, host),
         "shm_bytes": topic("shm_bytes", read_shm, host),
@@ -1406,13 +1575,14 @@ def collect(host: Host, options: Mapping[str, Any]) -> dict[str, Any]:
         "listening_ports": topic("listening_ports", read_ports, host),
         "receipt": read_object(host, f"{state}/receipt.json", "receipt"),
         "shell_environment": read_object(host, f"{state}/shell_environment.json", "shell_environment"),
+        "nvidia_driver": read_object(host, f"{state}/nvidia_driver.json", "nvidia_driver"),
         "prefetch": read_object(host, f"{state}/prefetch/status.json", "prefetch"),
         "downloads": topic("downloads", read_downloads, host, options["download_dirs"]),
         "gpu_processes": None,
     }
     if apt_job:
-        candidates = topic("candidates", apt_job.result, LIMITS["apt-cache"] + 1)
-        apt.update(candidates_asked=candidates is not None, candidates=candidates or {})
+        told = topic("candidates", apt_job.result, 2 * LIMITS["apt-cache"] + 2)
+        apt.update(candidates_asked=told is not None, **(told or {}))
     if smi_job and processes_job:
         # Asked twice, an old driver can take the limit twice.
         driver["smi"] = topic("smi", smi_job.result, 2 * LIMITS["nvidia-smi"] + 1)

@@ -285,6 +285,56 @@ def test_apts_candidates_are_read() -> None:
     assert hp.parse_apt_policy(output("apt-policy-cut.txt")) == {}
 
 
+def test_apts_offers_are_read_with_their_sources() -> None:
+    offers = hp.parse_apt_offers(output("apt-policy-noble.txt"))
+    assert offers["nvidia-driver-580-open"] == [
+        {
+            "version": "580.173.02-0ubuntu0.24.04.1",
+            "sources": ["http://mirror.example/ubuntu noble-security/restricted"],
+        },
+        {"version": "580.126.09-0ubuntu0.24.04.1", "sources": []},
+    ]
+    assert hp.parse_apt_offers(output("apt-policy-cut.txt")) == {}
+
+
+def test_dependencies_tell_a_transitional_package() -> None:
+    """P56: nvidia-headless-535-server says 535 and leads to 580."""
+    needs = hp.parse_apt_dependencies(output("apt-show-transitional.txt"))
+    assert needs[("nvidia-headless-535-server", "535.309.01-0ubuntu0.24.04.2")] == ["nvidia-headless-580-server"]
+    assert needs[("nvidia-headless-580-server", "580.173.02-0ubuntu0.24.04.1")] == [
+        "libnvidia-compute-580-server", "nvidia-dkms-580-server", "nvidia-dkms-580-server-open", "nvidia-headless-no-dkms-580-server",
+    ]  # fmt: skip
+    assert needs[("nvidia-headless-580-server", "580.126.09-0ubuntu0.24.04.1")] == []
+    assert len(needs) == 3
+
+
+def test_sources_of_nvidia_are_found_in_both_forms_and_others_are_not(host: Callable[..., hp.Host]) -> None:
+    """P36."""
+    made = host(
+        {
+            "/etc/apt/sources.list": "deb http://mirror.example/ubuntu jammy main\n",
+            "/etc/apt/sources.list.d/cuda.list": output("apt-sources-old-cuda.list"),
+            "/etc/apt/sources.list.d/ours.sources": output("apt-sources-deb822.sources"),
+            "/etc/apt/sources.list.d/cuda.list.save": output("apt-sources-old-cuda.list"),
+        }
+    )
+    base = "https://developer.download.nvidia.com/compute/cuda/repos"
+    keyring = "/usr/share/keyrings/cuda-archive-keyring.gpg"
+    assert hp.mask(hp.read_nvidia_sources(made)) == [
+        {"file": "/etc/apt/sources.list.d/cuda.list", "uri": f"{base}/ubuntu2204/x86_64/", "signed_by": None},
+        {
+            "file": "/etc/apt/sources.list.d/cuda.list",
+            "uri": "https://***@mirror.example/nvidia-cuda/ubuntu2204/x86_64/",
+            "signed_by": keyring,
+        },
+        {
+            "file": "/etc/apt/sources.list.d/ours.sources",
+            "uri": f"{base}/debian12/x86_64/",
+            "signed_by": "/usr/share/keyrings/gpu-bootstrap-nvidia.gpg",
+        },
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "version"), [("nvcc-12.4.txt", "12.4.131"), ("nvcc-13.2.txt", "13.2.51"), ("nvcc-broken.txt", None)]
 )
@@ -1026,6 +1076,81 @@ def test_apt_is_asked_where_a_driver_could_be_installed(
     apt = hp.collect(made, {**OPTIONS, "apt_candidates": wanted})["apt"]
     assert apt["candidates_asked"] is asked
     assert bool(apt["candidates"]) is asked
+
+
+def test_a_host_whose_driver_is_at_work_does_not_ask_apt(host: Callable[..., hp.Host]) -> None:
+    loaded = {"/proc/driver/nvidia/version": output("nvrm-open-580.txt")}
+    made = host({**VM, "/usr/bin/apt-cache": "", **loaded}, {"apt-cache": (0, output("apt-policy-noble.txt"), "")})
+    assert hp.collect(made, {**OPTIONS, "apt_candidates": "auto"})["apt"]["candidates_asked"] is False
+    assert hp.collect(made, {**OPTIONS, "apt_candidates": "always"})["apt"]["candidates_asked"] is True
+
+
+def test_apt_is_asked_for_the_headers_of_both_kernels_and_for_their_compiler(host: Callable[..., hp.Host]) -> None:
+    """P25: the kernel that will boot counts, and the compiler that it was built with."""
+    asked: list[list[str]] = []
+
+    def run(argv: list[str], seconds: float) -> hp.Answer:
+        asked.append(argv)
+        if "show" in argv:
+            return hp.Answer(0, output("apt-show-transitional.txt"), "")
+        return hp.Answer(0, output("apt-policy-noble.txt"), "")
+
+    made = hp.Host(host({}).root, run=run)
+    kernel = {
+        "release": "6.8.0-9-generic",
+        "will_boot": "6.8.0-112-generic",
+        "compiler": "x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0) 13.3.0",
+    }
+    told = hp.ask_candidates(made, kernel)
+    policy = next(argv for argv in asked if "policy" in argv)
+    assert {"linux-headers-6.8.0-9-generic", "linux-headers-6.8.0-112-generic", "gcc-13"} <= set(policy)
+    assert [row["version"] for row in told["offers"]["nvidia-driver-580-open"]] == ["580.173.02-0ubuntu0.24.04.1"]
+    hp.ask_candidates(made, {**kernel, "compiler": "gcc (Debian 12.2.0-14) 12.2.0"})
+    assert "gcc-12" in asked[-1] + asked[-2]
+
+
+def test_the_kernel_that_will_boot_is_the_newest_installed(host: Callable[..., hp.Host]) -> None:
+    made = host(
+        {
+            "/proc/sys/kernel/osrelease": "6.1.0-9-amd64\n",
+            **{f"/boot/vmlinuz-6.1.0-{n}-amd64": "" for n in (9, 50, 51)},
+            "/lib/modules/6.1.0-9-amd64/build/Makefile": "",
+            "/lib/modules/6.1.0-50-amd64": None,
+        }
+    )
+    kernel = hp.read_kernel(made)
+    assert kernel["installed"] == ["6.1.0-9-amd64", "6.1.0-50-amd64"]  # 51 has an image and no modules
+    assert (kernel["will_boot"], kernel["headers"]) == ("6.1.0-50-amd64", ["6.1.0-9-amd64"])
+    assert hp.read_kernel(host({}))["installed"] == kernel["installed"]
+
+
+def test_dkms_compat_runfile_and_disks_are_seen(host: Callable[..., hp.Host]) -> None:
+    tree: Tree = {
+        "/var/lib/dkms/nvidia/535.261.03/6.1.0-50-amd64/x86_64/module/nvidia.ko.xz": "",
+        "/var/lib/dkms/nvidia/535.261.03/source/dkms.conf": "",
+        "/var/lib/dkms/nvidia/550.163.01/build/make.log": "error",
+        "/var/lib/dkms/nvidia/kernel-6.1.0-50-amd64-x86_64": Link("535.261.03/6.1.0-50-amd64/x86_64"),
+        "/var/lib/dkms/zfs/2.1/6.1.0-50-amd64/x86_64/module/zfs.ko": "",
+        "/usr/local/cuda-12.4/compat/libcuda.so.550.54.15": "",
+        "/usr/local/cuda-12.4/compat/libcuda.so.1": Link("libcuda.so.550.54.15"),
+        "/usr/local/cuda": Link("cuda-12.4"),
+        "/usr/bin/nvidia-uninstall": "",
+        "/sys/block/sda/size": "1000000\n",
+        "/sys/block/sda/queue/rotational": "1\n",
+        "/sys/block/sda/device/model": "QEMU HARDDISK   \n",
+        "/sys/block/loop0/size": "100\n",
+        "/sys/block/sr0/size": "0\n",
+    }
+    made = host(tree)
+    assert hp.read_dkms(made) == [
+        {"module": "nvidia", "version": "535.261.03", "kernel": "6.1.0-50-amd64", "status": "built"},
+        {"module": "nvidia", "version": "550.163.01", "kernel": "", "status": "added"},
+    ]
+    assert hp.read_compat(made) == ["/usr/local/cuda/compat/libcuda.so.550.54.15"]
+    assert hp.read_driver(made, [], "6.1.0-50-amd64", "x86_64")["runfile"] == "/usr/bin/nvidia-uninstall"
+    assert hp.read_disks(made) == [
+        {"name": "sda", "size_bytes": 512000000, "rotational": True, "model": "QEMU HARDDISK"}
+    ]
 
 
 def test_apt_that_doesnt_answer_is_named(host: Callable[..., hp.Host]) -> None:
