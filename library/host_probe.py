@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import fcntl
 import importlib.util
 import itertools
 import json
@@ -31,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ansible.module_utils.apt_reports import APT_LOCKS, lock_holder, parse_apt_offers, parse_apt_policy
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
@@ -153,12 +153,6 @@ DRIVER_OFFERS = (
 OTHER_CANDIDATES = ("dkms", "nvidia-container-toolkit", "libcudnn9-cuda-12", "libcudnn9-cuda-13")
 # A pin file of ours that bars the driver family from a container carries this name.
 BARRED = "/etc/apt/preferences.d/gpu-bootstrap-no-driver"
-APT_LOCKS = (
-    "/var/lib/dpkg/lock-frontend",
-    "/var/lib/dpkg/lock",
-    "/var/lib/apt/lists/lock",
-    "/var/cache/apt/archives/lock",
-)
 PSEUDO_FILESYSTEMS = frozenset((
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
     "fuse.gvfsd-fuse", "fuse.lxcfs", "fuse.portal", "fusectl", "hugetlbfs", "iso9660", "mqueue", "none", "nsfs", "proc",
@@ -439,39 +433,6 @@ def parse_dpkg_status(text: str) -> list[dict[str, str]]:
                 }
             )
     return packages
-
-
-def parse_apt_policy(text: str) -> dict[str, str]:
-    """{package: candidate} of `apt-cache policy a b …`; packages without a candidate are left out."""
-    found = {}
-    name = ""
-    for line in text.splitlines():
-        if line and not line[0].isspace() and line.endswith(":"):
-            name = line[:-1]
-        match = re.match(r"\s+Candidate:\s+(\S+)", line)
-        if match and name and match.group(1) != "(none)":
-            found[name] = match.group(1)
-    return found
-
-
-def parse_apt_offers(text: str) -> dict[str, list[dict[str, Any]]]:
-    """Version tables of `apt-cache policy a b …`: {package: [{version, sources}]}, newest first.
-
-    A source is what apt prints of it, address, suite and component; a version that is only installed has none.
-    """
-    found: dict[str, list[dict[str, Any]]] = {}
-    name = ""
-    table = False
-    for line in text.splitlines():
-        if line and not line[0].isspace() and line.endswith(":"):
-            name, table = line[:-1], False
-        elif line.strip() == "Version table:":
-            table = True
-        elif table and (match := re.match(r" (?:\*\*\*|   ) (\S+)(?: -?\d+)?$", line)):
-            found.setdefault(name, []).append({"version": match.group(1), "sources": []})
-        elif table and name in found and (match := re.match(r"\s+-?\d+ (\S+) (\S+) \S+ Packages$", line)):
-            found[name][-1]["sources"].append(f"{match.group(1)} {match.group(2)}")
-    return found
 
 
 def parse_apt_dependencies(text: str) -> dict[tuple[str, str], list[str]]:
@@ -1339,29 +1300,10 @@ def read_locks(host: Host) -> list[dict[str, Any]]:
     table = host.text("/proc/locks") or ""
     found = []
     for path in APT_LOCKS:
-        pid = lock_holder(host, path, table)
+        pid = lock_holder(host.path(path), table)
         if pid is not None:
             found.append({"path": path, "pid": pid, "holder": host.line(f"/proc/{pid}/comm")})
     return found
-
-
-def lock_holder(host: Host, path: str, table: str) -> int | None:
-    """PID that holds a POSIX lock on a file: asked of the kernel by who may open it, else read off /proc/locks."""
-    file = host.path(path)
-    try:
-        with file.open("rb") as handle:
-            query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(handle, fcntl.F_GETLK, query))
-            return pid if kind != fcntl.F_UNLCK and pid > 0 else None
-    except FileNotFoundError:
-        return None
-    except OSError:
-        with contextlib.suppress(OSError):
-            about = file.stat()
-            where = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
-            match = re.search(rf"POSIX\s+\S+\s+WRITE\s+(\d+)\s+{where}\s", table)
-            return int(match.group(1)) if match else None
-    return None
 
 
 def read_apt(host: Host, packages: Iterable[Mapping[str, str]]) -> dict[str, Any]:

@@ -45,7 +45,8 @@ def default_of(option: dict[str, Any]) -> str:
     value = option.get("default")
     if value in ("", None):
         return "empty"
-    return f"`{json.dumps(value) if not isinstance(value, str) else value}`"
+    shown = json.dumps(value) if not isinstance(value, str) else value
+    return "`" + shown.replace("|", "\\|") + "`"
 
 
 def options_table(options: dict[str, Any]) -> str:

@@ -39,6 +39,6 @@ lint_ansible() {
 
 say yamllint; yamllint --strict .
 say ruff; ruff check --quiet . && ruff format --check --quiet .
-say mypy; mypy plugin_utils filter_plugins inventory_plugins library action_plugins lab tools roles/*/files/*.py
+say mypy; mypy plugin_utils filter_plugins inventory_plugins library module_utils action_plugins lab tools roles/*/files/*.py
 say "generated documents"; tools/docs.sh --check
 lint_ansible
