@@ -13,7 +13,10 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 VARS = ROOT / "roles/plan/vars/main"
 PROBES = ROOT / "tests/unit/fixtures/probes"
-TABLES = ("stacks", "locks", "cuda", "cudnn", "miniconda", "pytorch", "gpus", "uv", "systems", "rules")
+TABLES = (
+    "stacks", "locks", "cuda", "cudnn", "miniconda", "pytorch", "gpus", "uv", "systems", "rules", "driver", "open_modules",
+    "driver_sources", "driver_limits", "driver_family", "host_floors", "rented_tolerance",
+)  # fmt: skip
 
 
 @cache
@@ -119,10 +122,17 @@ def promised(before: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
     if "shell_environment" in components:
         after["shell_environment"] = dict(components["shell_environment"]["inputs"])
         after["shells"]["marked_blocks"] = ["/etc/environment", "/etc/profile.d/gpu-bootstrap.sh"]
+    if "package_manager" in plan["steps"]:
+        after.setdefault("apt", {})["driver_barred"] = plan["package_manager"]["bar_driver"]
+    driver = components.get("nvidia_driver")
+    if driver and driver["action"] in ("install", "replace"):
+        version = driver["inputs"]["version"] or f"{driver['inputs']['branch']}.999"
+        after["driver"].update(loaded_version=version, flavour=driver["inputs"]["flavour"], nouveau_loaded=False)
+        after["kernel"]["release"] = after["kernel"]["will_boot"]
     expected = plan["verify"]["expected"]
     uuids = [g["uuid"] for g in ((before["driver"].get("smi") or {}).get("gpus") or [])]
     after["receipt"] = {
         "schema_version": 1, "verdict": "ready", "stack": stack["name"], "lock_sha256": expected["lock_sha256"], "boot_id": before["boot_id"],
-        "driver_version": before["driver"].get("loaded_version") or "", "gpu_uuids": uuids, "components": expected["components"],
+        "driver_version": after["driver"].get("loaded_version") or "", "gpu_uuids": uuids, "components": expected["components"],
     }  # fmt: skip
     return after

@@ -6,7 +6,8 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from .driver import installed_driver
+from .driver import build_prerequisites, decide_driver, installed_driver
+from .host import system_of
 from .notes import Notes
 from .settings import COMPONENTS, urls
 from .space import decide_paths, mount_of
@@ -20,6 +21,8 @@ VENDOR_BASES = {
 }
 # An installer without a known size: Miniconda's are 130 to 170 MB (only used to ask for space).
 UNKNOWN_SIZE = 200 * 1000**2
+# Debian 12's 535 with headers, compiler and DKMS's tree came to 0.4 GB, Debian 13's 550 to 0.8 GB; the desktop form is twice that.
+DRIVER_BYTES = 2 * GIB
 
 
 def artifact(kind: str, row: Mapping[str, Any], settings: Mapping[str, Any], downloads: str) -> Json:
@@ -67,34 +70,43 @@ class Planner:
         self.lock = dict(data["locks"].get(stack["name"]) or {}) if stack.get("name") in data["stacks"] else {}
         self.files: list[Json] = []
         self.needs: list[tuple[str, str, int]] = []
+        self.inodes: list[tuple[str, str, int]] = []
         self.machine = str(probe.get("machine") or "x86_64")
 
     def nvidia_driver(self) -> Json:
-        """The driver of the host."""
-        found = installed_driver(self.probe)
-        least = self.rows["cuda"]["driver_floor"]
-        if self.kind in ("container", "wsl"):
-            action, why = "provided", "the landlord's machine owns the driver of a container"
-            if not self.gpus:
-                action, why = "none", "this container sees no GPU"
-                self.notes.warn(
-                    "GB-GPU-005",
-                    "nvidia_driver",
-                    "no GPU that a driver hands out",
-                    "one, or `software only` is the best verdict",
-                )
-        elif found:
-            action, why = "keep", f"driver {found} is loaded"
-        elif self.gpus:
-            action, why = "none", "no driver is loaded"
-            self.notes.warn(
-                "GB-DRV-004", "nvidia_driver", "no driver is loaded", f"driver {self.stack.get('driver') or least}"
-            )
-        else:
-            action, why = "none", "this machine has no NVIDIA GPU"
+        """The driver of the host. What stands against it was noted when the stack was held against the host."""
+        decision = decide_driver(
+            self.probe, self.kind, self.gpus, self.stack, self.rows["cuda"], self.settings, system_of(self.probe), True, self.data,
+            Notes(self.data["rules"]),
+        )  # fmt: skip
+        option = decision["option"]
+        if decision["action"] in ("install", "replace"):
+            self.needs.append(("driver packages and the build of the module", "/usr", DRIVER_BYTES))
+        fabric = bool(self.probe.get("nvswitches")) and self.kind in ("vm", "metal")
+        kernel = self.probe.get("kernel") or {}
+        mirrors = urls(self.settings["mirrors"].get("nvidia"))
+        repository = option.get("repository") or {}
         return {
-            "action": action, "found": found or "none", "wanted": f"{least} or newer" if self.gpus else "none", "why": why,
-            "inputs": {"action": action, "found": {"version": found, "kind": self.kind, "gpus": [g["name"] for g in self.gpus]}},
+            **{key: decision[key] for key in ("action", "found", "wanted", "why")},
+            "inputs": {
+                "action": decision["action"], "host_kind": self.kind,
+                "found": {"version": decision["found"], "kind": self.kind, "gpus": [g["name"] for g in self.gpus]},
+                **{name: option.get(name, "") for name in ("branch", "version", "flavour", "lead", "pinning")},
+                **{name: option.get(name, []) for name in ("packages", "beside")},
+                "fabric_manager": option.get("fabric_manager", []) if fabric else [],
+                "prerequisites": build_prerequisites(self.probe) if option else [],
+                "source": {
+                    "title": option["title"], "components": option["components"],
+                    "repository": {
+                        "url": f"{(mirrors or [VENDOR_BASES['nvidia']])[0]}{repository['path']}",
+                        "key": repository["key"], "fingerprint": repository["fingerprint"],
+                    } if repository else {},
+                } if option else {},
+                "family": list(self.data["driver_family"]),
+                "kernel": str(kernel.get("will_boot") or kernel.get("release") or ""), "systemd": self.probe.get("init") == "systemd",
+                "reboot": decision["reboot"], "reboot_follows": bool(decision["reboot"]) and self.settings["reboot_allowed"],
+                "state_dir": self.paths["state"], "timeout": self.settings["install_timeout"], "proxy": self.settings["proxy"],
+            },
         }  # fmt: skip
 
     def miniconda(self) -> Json:
@@ -132,6 +144,7 @@ class Planner:
         if action != "keep":
             self.needs.append(("Miniconda", prefix, 0 if here else int(row.get("installed_bytes") or GIB)))
             self.needs.append(("conda environment", self.paths["environment"], GIB // 2))
+            self._files_of("miniconda", prefix)
         return {
             "action": action, "found": found + (f", {self.paths['environment_name']} with Python {environment['python']}" if environment else ""),
             "wanted": f"conda {version}, {self.paths['environment_name']} with Python {python}", "why": "is there" if action == "keep" else "conda or the environment is missing",
@@ -161,6 +174,7 @@ class Planner:
         if not whole:
             size = file.get("size") or UNKNOWN_SIZE
             overridden = self.settings["artifact_overrides"].get(file.get("name"), {})
+            self._files_of("cuda_toolkit", prefix)
             self.needs += [
                 ("unpacked runfile", self.paths["tmp"], int(size * 1.1)),
                 (
@@ -201,6 +215,7 @@ class Planner:
         if not whole:
             size = file.get("size") or UNKNOWN_SIZE
             overridden = file.get("name") in self.settings["artifact_overrides"]
+            self._files_of("cudnn", prefix)
             self.needs += [
                 ("unpacked cuDNN", prefix, int(size * 3 if overridden else row.get("installed_bytes") or size * 3))
             ]
@@ -273,6 +288,7 @@ class Planner:
                 int(self.lock.get("installed_bytes") or 8 * GIB),
             )
             self.needs.append(("Python packages", paths["environment"], unpacked))
+            self._files_of("pytorch_stack", paths["environment"])
             shared = mount_of(paths["environment"], self.probe.get("mounts") or []).get("mount") == mount_of(
                 paths["uv_cache"], self.probe.get("mounts") or []
             ).get("mount")
@@ -358,6 +374,9 @@ class Planner:
             self.files.append(file)
             self.needs.append((f"download of {row['file']}", self.paths["downloads"], file["size"] or UNKNOWN_SIZE))
         return file
+
+    def _files_of(self, component: str, path: str) -> None:
+        self.inodes.append((component, path, int(self.data["host_floors"]["inodes"][component])))
 
     def _user(self, name: str, home: str) -> Json:
         user = self.probe.get("user") or {}

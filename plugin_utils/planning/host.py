@@ -52,6 +52,12 @@ def decide_host_kind(probe: Mapping[str, Any], override: str, notes: Notes) -> J
     return decided
 
 
+def system_of(probe: Mapping[str, Any]) -> str:
+    """The key of the system in the tables, such as debian-12."""
+    os = probe.get("os") or {}
+    return f"{os.get('id')}-{os.get('version_id')}"
+
+
 def check_host(probe: Mapping[str, Any], gpus: list[Json], data: Mapping[str, Any], notes: Notes) -> None:
     """Check the system, the login, the package manager, and that every GPU is known."""
     os = probe.get("os") or {}

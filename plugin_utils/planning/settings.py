@@ -31,7 +31,13 @@ DEFAULTS: dict[str, Any] = {
     "conda_channels": ["conda-forge"],
     "conda_accept_tos": False,
     "artifact_overrides": {},
+    "nvidia_driver_branch": "",
+    "nvidia_driver_source": "",
+    "nvidia_driver_flavour": "",
+    "nvidia_driver_replace": False,
     "reboot_allowed": False,
+    "reboot_timeout": 1800,
+    "reboot_boot_time_command": "cat /proc/sys/kernel/random/boot_id",
     "install_timeout": 3600,
     "state_dir": "/var/lib/gpu-bootstrap",
 }
@@ -111,6 +117,10 @@ def read_settings(settings: Mapping[str, Any]) -> Json:
         one_of("component", component, COMPONENTS)
     if result["host_kind"]:
         one_of("host_kind", result["host_kind"], HOST_KINDS)
+    if result["nvidia_driver_branch"] and not re.fullmatch(r"\d{3}", result["nvidia_driver_branch"]):
+        raise ValueError(f"nvidia_driver_branch is {result['nvidia_driver_branch']!r}, expected a branch such as '580'")
+    if result["nvidia_driver_flavour"]:
+        one_of("nvidia_driver_flavour", result["nvidia_driver_flavour"], ("open", "proprietary"))
     for kind, url in result["mirrors"].items():
         one_of("mirror", kind, MIRROR_KINDS)
         for one in urls(url):

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .notes import Notes
-from .values import Json, format_bytes, major_minor
+from .rented import memory_bytes
+from .values import GIB, Json, format_bytes, major_minor
 
 
 def decide_paths(settings: Mapping[str, Any], stack: Mapping[str, Any]) -> Json:
@@ -77,3 +78,45 @@ def check_space(needs: list[tuple[str, str, int]], probe: Mapping[str, Any], not
                 nearest=near,
             )
     return sorted(table.values(), key=lambda row: str(row["mount"]))
+
+
+def check_inodes(needs: list[tuple[str, str, int]], probe: Mapping[str, Any], notes: Notes) -> None:
+    """Sum the needs [(what, path, files)] per mount and refuse where a mount has too few free inodes."""
+    mounts = probe.get("mounts") or []
+    table: dict[str, tuple[int, int, list[str]]] = {}
+    for what, path, count in needs:
+        mount = mount_of(path, mounts)
+        if mount and mount.get("free_inodes") is not None:
+            needed, free, why = table.get(mount["mount"], (0, int(mount["free_inodes"]), []))
+            table[mount["mount"]] = (needed + count, free, [*why, f"{what} {count} in {path}"])
+    for place, (needed, free, why) in table.items():
+        if needed > free:
+            notes.refuse(
+                "GB-SPACE-003",
+                "host",
+                f"{free} free inodes on {place}",
+                f"{needed} ({'; '.join(why)})",
+                nearest="work_dir on another disk",
+            )
+
+
+def check_floors(probe: Mapping[str, Any], gpus: list[Json], floors: Mapping[str, Any], notes: Notes) -> None:
+    """Warn of memory, shared memory and process limits under which training breaks down late."""
+    memory = memory_bytes(probe)
+    sold = [max(gpu["row"]["memory_gb"]) for gpu in gpus if gpu["row"] and gpu["row"].get("memory_gb")]
+    told = [
+        int(g["memory_mib"])
+        for g in ((probe.get("driver") or {}).get("smi") or {}).get("gpus") or []
+        if g.get("memory_mib")
+    ]
+    on_gpus = sum(told) * 1024**2 if told else sum(sold) * GIB
+    least = max(int(floors["memory_gib"]) * GIB, int(on_gpus * float(floors["memory_per_gpu_memory"])))
+    # A machine of 16 GiB shows a little less.
+    if memory and gpus and memory < 0.95 * least:
+        notes.warn("GB-MEM-001", "host", f"{memory / GIB:.1f} GiB", f"{least / GIB:.0f} GiB for {len(gpus)} GPUs")
+    shm, share = probe.get("shm_bytes"), int(floors["shm_gib_per_gpu"])
+    if shm is not None and gpus and int(shm) < share * len(gpus) * GIB:
+        notes.warn("GB-SHM-001", "host", f"{int(shm) / GIB:.2f} GiB", f"{share * len(gpus)} GiB for {len(gpus)} GPUs")
+    pids = probe.get("pids_max")
+    if pids is not None and gpus and int(pids) < int(floors["pids"]):
+        notes.warn("GB-PIDS-001", "host", f"{pids} processes", f"{floors['pids']}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .driver import installed_driver
+from .driver import decide_driver
 from .gpus import runs_on, unique_models
+from .host import system_of
 from .notes import Notes
 from .values import Json, at_least, major_minor, nearest_version, one_of, version_tuple
 
@@ -55,6 +56,7 @@ def check_stack(
     kind: str,
     gpus: list[Json],
     components: list[str],
+    settings: Mapping[str, Any],
     data: Mapping[str, Any],
     notes: Notes,
 ) -> None:
@@ -107,21 +109,9 @@ def check_stack(
             f"the lock {stack['lock']} is for Python {lock['python']}",
         )
 
-    # driver
-    driver = installed_driver(probe)
-    if driver and gpus:
-        if not at_least(driver, cuda["driver_floor"]):
-            code = "GB-DRV-001" if kind in ("container", "wsl") else "GB-DRV-003"
-            notes.refuse(
-                code, "nvidia_driver", f"driver {driver}", f"{cuda['driver_floor']} or newer for CUDA {release}"
-            )
-        elif not at_least(driver, cuda["driver_min"]):
-            notes.warn(
-                "GB-DRV-002",
-                "nvidia_driver",
-                f"driver {driver}",
-                f"{cuda['driver_min']} or newer for all of CUDA {release}",
-            )
+    decide_driver(
+        probe, kind, gpus, stack, cuda, settings, system_of(probe), "nvidia_driver" in wants, data, notes
+    )  # fmt: skip
 
     # GPUs
     for gpu in unique_models(gpus):
@@ -179,19 +169,21 @@ def cuda_tag(stack: Mapping[str, Any]) -> str:
 
 
 def choose_stack(
-    request: object, check: Callable[[Json], Notes], stacks: Mapping[str, Json], notes: Notes
+    request: object, check: Callable[[Json], Notes], stacks: Mapping[str, Json], cuda: Mapping[str, Json], notes: Notes
 ) -> tuple[Json, str]:
     """Return the stack and who chose it; adds the refusals of a stack that can't work, with the nearest that can."""
     named = {name: {**row, "name": name} for name, row in stacks.items()}
     trials = {name: check(row) for name, row in named.items()}
     working = [name for name, trial in trials.items() if not trial.refusals]
+    floors = {name: version_tuple(cuda[str(row["cuda"])]["driver_floor"]) for name, row in named.items()}
+    lowest = min(floors, key=lambda name: floors[name])
     if request == "auto":
         clean = [name for name in working if not any(w["code"] == "GB-DRV-002" for w in trials[name].warnings)]
         for name in [*clean, *working]:
             notes.warnings += trials[name].warnings
             return named[name], "auto: the newest that this host allows"
-        # None works: show why the one with the fewest faults doesn't.
-        name = min(trials, key=lambda n: len(trials[n].refusals))
+        # None works: show why the one with the fewest faults doesn't, and of those alike the one that asks least of the driver.
+        name = min(trials, key=lambda n: (len(trials[n].refusals), floors[n]))
         notes.refusals += trials[name].refusals
         return named[name], "auto: no shipped stack works on this host"
     stack = (
@@ -206,7 +198,9 @@ def choose_stack(
                                                   - version_tuple(stack["cuda"])[0] * 100 - version_tuple(stack["cuda"])[1]), n))  # fmt: skip
         near = f"stack: {nearest}"
     for refusal in trial.refusals:
-        refusal["nearest"] = refusal["nearest"] or near or "none of the shipped stacks"
+        older = f"a host with driver {cuda[str(named[lowest]['cuda'])]['driver_floor']} or newer, with stack: {lowest}"
+        nothing = older if refusal["code"] == "GB-DRV-001" else "none of the shipped stacks"
+        refusal["nearest"] = refusal["nearest"] or near or nothing
     notes.refusals += trial.refusals
     notes.warnings += trial.warnings
     return stack, "you"

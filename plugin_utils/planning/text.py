@@ -36,6 +36,17 @@ def plan_text(document: Mapping[str, Any]) -> str:
         f"  space  {row['mount']}: {format_bytes(row['needed'])} needed, {format_bytes(row['free'])} free"
         for row in document["space"]
     ]
+    if document["rented"]["verdict"]:
+        faults = [
+            f"{row['what']} {row['found']} of {row['rented']}"
+            for row in document["rented"]["rows"]
+            if row["verdict"] != "keep"
+        ]
+        lines.append(f"  rented {document['rented']['verdict']}" + (f": {'; '.join(faults)}" if faults else ""))
+    if document["reboot"]["needed"]:
+        lines.append(
+            f"  reboot {'last' if document['reboot']['allowed'] else 'not allowed'}: {document['reboot']['why']}"
+        )
     if document["steps"]:
         lines.append(f"  steps  {' > '.join(document['steps'])}")
     for word, entries in (("warning", document["warnings"]), ("REFUSED", document["refusals"])):
