@@ -15,8 +15,8 @@ INVENTORY ?= rented_hosts
 # Handed to ansible-playbook as they are: make bootstrap ARGS="--limit trainer-1 --check"
 ARGS ?=
 # Scenarios of `make test`, the story last. `make test-all` adds the slow ones.
-SCENARIOS := $(sort $(filter-out shared bootstrap debian13,$(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml))))) bootstrap
-SLOW_SCENARIOS := debian13
+SLOW_SCENARIOS := debian13 nvidia_driver
+SCENARIOS := $(sort $(filter-out shared bootstrap $(SLOW_SCENARIOS),$(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml))))) bootstrap
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9_-]+:.*## / {printf "  make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

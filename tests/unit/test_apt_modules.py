@@ -34,7 +34,7 @@ OF_FAMILY = dp.belongs(FAMILY)
 SOURCES = sorted([*(ROOT / "library").glob("*.py"), *(ROOT / "module_utils").glob("*.py")])
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """What a module's end is in these tests."""
 
 
@@ -52,14 +52,14 @@ def ansible(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
 
             def exit_json(self, **result: Any) -> None:
                 seen["result"] = result
-                raise Stopped
+                raise StoppedError
 
             def fail_json(self, **result: Any) -> None:
                 seen.update(result=result, failed=result["msg"])
-                raise Stopped
+                raise StoppedError
 
         monkeypatch.setattr(module, "AnsibleModule", Module)
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             module.main()
         return seen
 
@@ -481,8 +481,9 @@ def test_a_cloud_init_that_has_ended_is_not_waited_for(cloud_init: Any, answer: 
     assert cloud_init(f'echo "{answer}"') == []
 
 
-def test_a_host_without_cloud_init_or_on_which_it_never_ran_is_free(cloud_init: Any) -> None:
+def test_a_host_without_cloud_init_or_on_which_it_never_ran_is_free(cloud_init: Any, tmp_path: Path) -> None:
     assert cloud_init("") == []
+    shutil.rmtree(tmp_path / "run")
     assert cloud_init('echo "status: running"', begun=False) == []
 
 
@@ -511,7 +512,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_a_free_apt_is_not_waited_for(clock: SimpleNamespace) -> None:
-    assert apt_turn.wait(lambda: [], 600, 2, clock.sleep) == ([], [], 0.0)
+    assert apt_turn.wait(list, 600, 2, clock.sleep) == ([], [], 0.0)
     assert clock.slept == []
 
 
@@ -535,12 +536,12 @@ def test_the_wait_gives_up_at_the_limit_and_says_who_it_was(clock: SimpleNamespa
 
 def test_a_limit_of_nothing_looks_once(clock: SimpleNamespace) -> None:
     assert apt_turn.wait(lambda: ["dpkg"], 0, 2, clock.sleep) == (["dpkg"], ["dpkg"], 0.0)
-    assert apt_turn.wait(lambda: [], 0, 2, clock.sleep) == ([], [], 0.0)
+    assert apt_turn.wait(list, 0, 2, clock.sleep) == ([], [], 0.0)
 
 
 def test_apt_turn_is_documented_as_it_is(ansible: Any, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     monkeypatch.setattr(apt_turn, "holders", partial(apt_turn.holders, root))
-    monkeypatch.setattr(apt_turn, "cloud_init", lambda: [])
+    monkeypatch.setattr(apt_turn, "cloud_init", list)
     seen = ansible(apt_turn)
     assert_documented(apt_turn, seen)
     assert seen["result"] == {"changed": False, "waited_s": 0.0, "held_by": []}
@@ -586,7 +587,7 @@ def test_a_lock_that_is_let_go_in_time_is_no_failure(
 
     original = apt_turn.holders
     monkeypatch.setattr(apt_turn, "holders", holders)
-    monkeypatch.setattr(apt_turn, "cloud_init", lambda: [])
+    monkeypatch.setattr(apt_turn, "cloud_init", list)
     seen = ansible(apt_turn, timeout=30, poll=0.05)
     assert "failed" not in seen
     assert len(seen["result"]["held_by"]) == 1
@@ -684,7 +685,12 @@ def test_a_package_beside_it_that_nobody_offers_is_a_problem() -> None:
 
 # --- driver_packages: the family ----------------------------------------------------------------------------------------
 
-DRIVER = """
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+DRIVER = words("""
     nvidia-driver nvidia-driver-bin nvidia-driver-libs nvidia-driver-libs:i386 nvidia-driver-cuda nvidia-kernel-dkms
     nvidia-open-kernel-dkms nvidia-kernel-support nvidia-kernel-common nvidia-kernel-source nvidia-smi libcuda1 libcuda1:i386
     nvidia-alternative nvidia-legacy-check nvidia-installer-cleanup nvidia-modprobe nvidia-persistenced nvidia-settings
@@ -703,8 +709,8 @@ DRIVER = """
     cuda-drivers cuda-drivers-550 cuda-drivers-fabricmanager-570 nvidia-open nvidia-open-580 cuda-compat-12-4 nvidia-fabricmanager
     libnvidia-nscq nvidia-imex nvidia-imex-580 nvlsm libnvsdm libnvsdm-580 nvidia-driver-pinning-590 libnvidia-gpucomp
     libnvidia-sandboxutils
-""".split()
-OTHERS = """
+""")
+OTHERS = words("""
     nvidia-container-toolkit nvidia-container-toolkit-base nvidia-container-runtime nvidia-docker2 libnvidia-container1
     libnvidia-container-tools nvidia-cuda-toolkit nvidia-cuda-toolkit-gcc nvidia-cuda-dev nvidia-cuda-gdb cuda-toolkit-12-4
     cuda-toolkit cuda-12-4 cuda-cudart-12-4 cuda-nvcc-12-4 libcudart12 libcublas12 libcublas-12-4 libnccl2 libnccl-dev
@@ -712,7 +718,7 @@ OTHERS = """
     libnvidia-ml-dev nvidia-profiler nvidia-gds libglx-mesa0 libegl-mesa0 glx-alternative-mesa libgl1 linux-modules-extra-6.8.0-90-generic
     linux-headers-amd64 linux-image-6.1.0-37-amd64 firmware-linux-free xserver-xorg-video-nouveau xserver-xorg-video-intel dkms
     my-nvidia-smi
-""".split()
+""")
 
 
 @pytest.mark.parametrize("name", DRIVER)
@@ -1036,9 +1042,9 @@ class Archive:
             'APT::Architecture "amd64"; APT::Architectures { "amd64"; }; APT::Sandbox::User "root";\n'
         )
 
-    def installed(self, versions: dict[str, str], held: bool = False) -> None:
+    def installed(self, versions: dict[str, str], *more: str, held: bool = False) -> None:
         state = f"Status: {'hold' if held else 'install'} ok installed"
-        text = "\n".join(self.record(name, version, state) for name, version in versions.items())
+        text = "\n".join(self.record(name, version, state, *more) for name, version in versions.items())
         (self.place / "dpkg/status").write_text(text)
 
     @staticmethod
@@ -1137,14 +1143,14 @@ def test_the_pin_of_an_earlier_run_is_not_in_the_way(archive: Archive) -> None:
             assert f"version {other}" in (archive.parts / dp.PIN_FILE).read_text(), "it is left as it was"
 
 
-def test_the_pins_of_others_count(archive: Archive) -> None:
-    bar = "Package: nvidia-alternative\nPin: version *\nPin-Priority: -1\n"
-    (archive.place / "etc/preferences").write_text(
-        "Package: nvidia-alternative\nPin: release o=Debian\nPin-Priority: 1\n"
-    )
-    assert asked()["problem"] == "", "ours is the more exact one"
-    (archive.parts / "landlord").write_text(bar)
-    assert "nvidia-alternative (= 535.261.03-1)" in asked()["problem"]
+@pytest.mark.parametrize("place", ["preferences", "preferences.d/landlord"])
+def test_a_pin_of_others_that_wins_over_ours_is_met_in_the_simulation(archive: Archive, place: str) -> None:
+    """Whatever apt reads on the host, it reads in the simulation; only our own earlier pin is left out."""
+    other = archive.place / "etc" / place
+    other.write_text("Package: nvidia-alternative\nPin: version 580*\nPin-Priority: 1002\n")
+    assert "nvidia-alternative (= 535.261.03-1) but 580.95.05-1 is to be installed" in asked()["problem"]
+    other.write_text("Package: nvidia-alternative\nPin: version 470*\nPin-Priority: 1002\n")
+    assert asked()["problem"] == ""
 
 
 def test_an_older_driver_is_upgraded_with_its_holds(archive: Archive) -> None:
@@ -1168,7 +1174,7 @@ def test_a_newer_driver_is_taken_back_with_its_dependencies_only_where_it_may(ar
 
 
 def test_a_driver_in_the_way_is_removed_with_its_hold_only_where_it_may_be(archive: Archive) -> None:
-    archive.installed({"nvidia-headless-470": "470.1-1"}, held=True)
+    archive.installed({"nvidia-headless-470": "470.1-1"}, "Provides: nvidia-headless", held=True)
     wanted = request(lead="nvidia-headless-535", packages=[], beside=[])
     assert dp.simulate(wanted)["problem"] == "apt would remove nvidia-headless-470 470.1-1: another driver is installed"
     result = dp.simulate({**wanted, "may_replace": True})
