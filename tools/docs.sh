@@ -4,3 +4,4 @@ set -eu
 cd "$(dirname "$0")/.."
 python tools/docs_versions.py "$@"
 python tools/docs_tables.py "$@"
+python tools/docs_compatibility.py "$@"
