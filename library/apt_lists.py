@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.apt_reports import parse_apt_offers
-from ansible.module_utils.apt_sources import BACKUP, Entry, parse_entries, superfluous, switch_off
+from ansible.module_utils.apt_sources import BACKUP, VENDOR, Entry, parse_entries, superfluous, switch_off
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ description:
   - Each file is saved beside itself before it is changed. Sources of anybody else are only named.
 options:
   vendor:
-    description: Regular expression on the address that tells the vendor's sources.
+    description: Regular expression on the address that tells the vendor's sources; NVIDIA's where it is left out.
     type: str
-    required: true
+    default: /compute/(cuda|machine-learning)/repos/|/nvidia-cuda/
   preferred:
     description: File whose entry is kept where two lead to the same repository.
     type: str
@@ -60,7 +60,7 @@ attributes:
 EXAMPLES = r"""
 - name: Fetch the package lists
   apt_lists:
-    vendor: /compute/cuda/repos/
+    max_age: 3600
 """
 
 RETURN = r"""
@@ -205,7 +205,7 @@ def main() -> None:
     """Run as an Ansible module."""
     module = AnsibleModule(
         argument_spec={
-            "vendor": {"type": "str", "required": True},
+            "vendor": {"type": "str", "default": VENDOR},
             "preferred": {"type": "str", "default": ""},
             "max_age": {"type": "int", "default": 0},
             "probe": {"type": "str", "default": "g++"},

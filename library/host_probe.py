@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ansible.module_utils.apt_reports import APT_LOCKS, lock_holder, parse_apt_offers, parse_apt_policy
+from ansible.module_utils.apt_sources import VENDOR, parse_entries
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
@@ -444,22 +445,6 @@ def parse_apt_dependencies(text: str) -> dict[tuple[str, str], list[str]]:
             words = re.split(r"[,|]", f"{fields.get('Pre-Depends', '')},{fields.get('Depends', '')}")
             names = [word.split()[0].split(":")[0] for word in words if word.strip()]
             found[(fields["Package"], fields["Version"])] = sorted({n for n in names if DRIVER_PACKAGES.match(n)})
-    return found
-
-
-def parse_apt_sources(text: str) -> list[tuple[str, str | None]]:
-    """(address, signed-by) of each entry of a .list or deb822 file; commented and disabled ones are left out."""
-    found = [
-        (match.group(2), (re.search(r"signed-by=([^\s\]]+)", match.group(1) or "") or [None, None])[1])
-        for match in re.finditer(r"^\s*deb\s+(\[[^\]]*\]\s+)?(\S+://\S+)", text, re.MULTILINE)
-    ]
-    for paragraph in re.split(r"\n\s*\n", text):
-        fields = {
-            key.lower(): value.strip()
-            for key, value in re.findall(r"^([A-Za-z-]+):[ \t]*(.*)$", paragraph, re.MULTILINE)
-        }
-        if fields.get("enabled", "yes").lower() not in ("no", "false"):
-            found += [(address, fields.get("signed-by") or None) for address in fields.get("uris", "").split()]
     return found
 
 
@@ -1331,10 +1316,11 @@ def read_nvidia_sources(host: Host) -> list[dict[str, Any]]:
         if name.endswith((".list", ".sources"))
     ]
     return [
-        {"file": path, "uri": address, "signed_by": signed_by}
+        {"file": path, "uri": address, "signed_by": entry.signed_by or None}
         for path in paths
-        for address, signed_by in parse_apt_sources(host.text(path, "apt") or "")
-        if re.search(r"/compute/(cuda|machine-learning)/repos/|/nvidia-cuda/", address)
+        for entry in parse_entries(host.text(path, "apt") or "", path)
+        for address in entry.addresses
+        if re.search(VENDOR, address)
     ]
 
 

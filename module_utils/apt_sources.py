@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 # A backup that apt passes over without a word (Dir::Ignore-Files-Silently).
 BACKUP = ".gpu-bootstrap.save"
+# What tells NVIDIA's repositories and mirrors of them, in an address.
+VENDOR = r"/compute/(cuda|machine-learning)/repos/|/nvidia-cuda/"
 
 
 class Entry(NamedTuple):

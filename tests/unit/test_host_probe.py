@@ -1218,7 +1218,11 @@ def test_only_the_standard_library_and_ansibles_basic_are_imported() -> None:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names.add(str(node.module))
-    assert names - {"ansible.module_utils.basic", "ansible.module_utils.apt_reports"} <= {
+    assert names - {
+        "ansible.module_utils.basic",
+        "ansible.module_utils.apt_reports",
+        "ansible.module_utils.apt_sources",
+    } <= {
         *sys.stdlib_module_names,
         "collections.abc",
         "importlib.util",
